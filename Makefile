@@ -1,0 +1,56 @@
+# `make train` and `make test` do everything on a fresh machine: environment, installation, then the work.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format types test-gpu test-chaos bench clean
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stratagem-installed
+
+# The versions that the suite is run with. torch is named exactly, and to pip: where a CPU build lies on the
+# machine pip takes it, while a range would fetch a CUDA build of several GB.
+PINS := torch==2.13.0 keras==3.15.1 jax==0.10.2
+ifeq ($(shell uname -sm),Linux x86_64)
+PINS += tensorflow-cpu==2.21.0
+endif
+
+help:
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv and install everything into it (once)
+
+$(STAMP): pyproject.toml Makefile
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PINS) -e '.[torch,jax,tf,examples,dev]'
+	@touch $@
+
+train: setup ## run the main job: MobileNetV2 on photos of solar cells, 2 replicas on CPU
+	$(BIN)/stratagem run --cpu-devices 2 examples/solar_cells.py
+
+test: lint types ## lint, types and the whole suite: what CI runs
+	$(BIN)/python -m pytest
+
+lint: setup ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## let ruff rewrite
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## pyright
+	$(BIN)/pyright
+
+test-gpu: setup ## the tests that need CUDA devices
+	$(BIN)/python -m pytest -m gpu
+
+test-chaos: setup ## the tests that kill and freeze processes
+	$(BIN)/python -m pytest -m chaos
+
+bench: setup ## the speed ratios of benchmarks/README.md
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove .venv and what tools left
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

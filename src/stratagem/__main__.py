@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m stratagem`."""
+
+from __future__ import annotations
+
+from stratagem.cli import main
+
+if __name__ == "__main__":
+    main()

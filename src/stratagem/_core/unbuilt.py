@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of `tf.distribute` that are not built yet: importable, with an error when they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+from stratagem.errors import NotBuiltError
+
+__all__ = ["METHODS", "NAMES", "Plan", "Unbuilt", "raise_not_built"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When a name comes, and what to use until then."""
+
+    release: str
+    instead: str
+
+
+_JAX = "0.2 (the JAX engine and TPUs)"
+_MACHINES = "0.3 (many machines)"
+_LOOPS = "0.4 (custom loops, variables and data distribution)"
+_SERVERS = "0.5 (parameter servers)"
+_FAULTS = "0.6 (failure and preemption)"
+
+_ONE_HOST = Plan(_MACHINES, "MirroredStrategy trains on all devices of one machine")
+_RESOLVER = Plan(_MACHINES, "MirroredStrategy needs no cluster resolver")
+_TPU = Plan(_JAX, "MirroredStrategy trains on this machine's CPUs or GPUs")
+_SERVER = Plan(_SERVERS, "MirroredStrategy trains synchronously, without parameter servers")
+_DATA = Plan(_LOOPS, "give the data to model.fit, which splits each global batch over the replicas")
+_SAVING = Plan(_FAULTS, "keras.callbacks.BackupAndRestore resumes a stopped model.fit")
+
+# Without the leading "tf.distribute.". Each coming release takes its rows out; a test keeps table and names equal.
+NAMES: dict[str, Plan] = {
+    "DistributedDataset": _DATA,
+    "DistributedIterator": _DATA,
+    "MultiWorkerMirroredStrategy": _ONE_HOST,
+    "ParameterServerStrategy": _SERVER,
+    "Server": _SERVER,
+    "TPUStrategy": _TPU,
+    "cluster_resolver.ClusterResolver": _RESOLVER,
+    "cluster_resolver.GCEClusterResolver": _RESOLVER,
+    "cluster_resolver.KubernetesClusterResolver": _RESOLVER,
+    "cluster_resolver.SimpleClusterResolver": _RESOLVER,
+    "cluster_resolver.SlurmClusterResolver": _RESOLVER,
+    "cluster_resolver.TFConfigClusterResolver": _RESOLVER,
+    "cluster_resolver.TPUClusterResolver": _TPU,
+    "cluster_resolver.UnionResolver": _RESOLVER,
+    "coordinator.ClusterCoordinator": _SERVER,
+    "coordinator.PerWorkerValue": _SERVER,
+    "coordinator.RemoteValue": _SERVER,
+    "coordinator.experimental_get_current_worker_index": _SERVER,
+    "experimental.CentralStorageStrategy": Plan(_LOOPS, "MirroredStrategy keeps a copy of the variables per device"),
+    "experimental.MultiWorkerMirroredStrategy": _ONE_HOST,
+    "experimental.ParameterServerStrategy": _SERVER,
+    "experimental.PreemptionCheckpointHandler": _SAVING,
+    "experimental.PreemptionWatcher": _SAVING,
+    "experimental.TPUStrategy": _TPU,
+    "experimental.TerminationConfig": _SAVING,
+    "experimental.coordinator.ClusterCoordinator": _SERVER,
+    "experimental.coordinator.PerWorkerValues": _SERVER,
+    "experimental.coordinator.RemoteValue": _SERVER,
+    "experimental.partitioners.FixedShardsPartitioner": _SERVER,
+    "experimental.partitioners.MaxSizePartitioner": _SERVER,
+    "experimental.partitioners.MinSizePartitioner": _SERVER,
+    "experimental.partitioners.Partitioner": _SERVER,
+    "experimental.rpc.Client": _SERVER,
+    "experimental.rpc.Server": _SERVER,
+}
+
+# Parts of names that are built.
+METHODS: dict[str, Plan] = {
+    "CrossDeviceOps.reduce_implementation": Plan(_LOOPS, "use one of the three cross-device ops that are there"),
+    "Strategy.distribute_datasets_from_function": _DATA,
+    "Strategy.experimental_distribute_dataset": _DATA,
+    "StrategyExtended.variable_created_in_scope": Plan(_LOOPS, "keep track of the variables made in the scope"),
+}
+
+
+def raise_not_built(name: str) -> NoReturn:
+    """Raise the error for a row of `NAMES` or `METHODS`."""
+    plan = NAMES.get(name) or METHODS[name]
+    raise NotBuiltError(
+        f"tf.distribute.{name} is not built yet; it is planned for release {plan.release}", fix=f"today: {plan.instead}"
+    )
+
+
+class Unbuilt:
+    """The base of classes that are not built yet: making an instance raises `NotBuiltError`."""
+
+    _name: str
+
+    def __init_subclass__(cls, *, name: str) -> None:
+        super().__init_subclass__()
+        assert name in NAMES, name
+        cls._name = name
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        raise_not_built(cls._name)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine contract on PyTorch."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+import torch
+
+from stratagem import launch
+from stratagem._core import env, state
+from stratagem._core.enums import Reduction
+from stratagem.engines.base import Capabilities, Engine, Tensor
+from stratagem.engines.torch import _autograd, _connection, _devices
+from stratagem.engines.torch._local import LocalTransport
+from stratagem.engines.torch._transport import Transport
+from stratagem.errors import ArgumentTypeError, LaunchError
+
+T = TypeVar("T")
+
+
+class TorchEngine(Engine):
+    """One process per replica; this process's replica has the number that the launcher gave it."""
+
+    name = "torch"
+    capabilities = Capabilities(many_replicas_per_process=False, traced_functions=False)
+
+    def __init__(self) -> None:
+        self._alone = LocalTransport()
+        self._joined: Transport | None = None
+        self._transport: Transport = self._alone
+        self._device = torch.device("cpu")
+        self._connected_devices: tuple[str, ...] | None = None
+
+    @property
+    def transport(self) -> Transport:
+        """What carries this replica's collectives."""
+        return self._transport
+
+    @property
+    def device(self) -> torch.device:
+        """Where this replica computes."""
+        return self._device
+
+    def local_devices(self) -> tuple[str, ...]:
+        return _devices.default_devices()
+
+    def all_devices(self) -> tuple[str, ...]:
+        return _devices.all_devices()
+
+    def connect(self, devices: Sequence[str]) -> None:
+        if self._connected_devices == tuple(devices):
+            return
+        launch.start_lifeline()
+        state.mark_connected()
+        if len(devices) == 1:
+            self._transport = self._alone
+        else:
+            self._transport = self._join(devices)
+        self._device = _devices.torch_device(devices[self._transport.rank])
+        self._connected_devices = tuple(devices)
+
+    def _join(self, devices: Sequence[str]) -> Transport:
+        if self._joined is not None:
+            return self._joined
+        job = env.job()
+        if job is None or job.world_size != len(devices):
+            raise LaunchError(
+                f"{len(devices)} devices need as many processes with the torch engine; "
+                f"this one is {'alone' if job is None else f'one of {job.world_size}'}",
+                fix=f"start the script with: stratagem run --replicas {len(devices)} script.py",
+            )
+        self._joined = _connection.connect(job, devices)
+        atexit.register(self.disconnect)
+        return self._joined
+
+    def disconnect(self) -> None:
+        if self._joined is not None:
+            _connection.disconnect(self._joined)
+            atexit.unregister(self.disconnect)
+        self._joined = self._connected_devices = None
+        self._transport = self._alone
+
+    @property
+    def num_replicas(self) -> int:
+        return self._transport.world_size
+
+    @property
+    def local_replica_ids(self) -> tuple[int, ...]:
+        return (self._transport.rank,)
+
+    @property
+    def rank(self) -> int:
+        return self._transport.rank
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, (torch.Tensor, keras.Variable))
+
+    def to_tensor(self, value: object) -> Tensor:
+        if isinstance(value, keras.Variable):
+            return value.value
+        if isinstance(value, torch.Tensor):
+            return value.to(self._device)
+        if isinstance(value, (bool, int, float, complex)):
+            # TensorFlow's defaults for Python numbers.
+            dtype = {bool: torch.bool, int: torch.int32, float: torch.float32, complex: torch.complex64}[type(value)]
+            return torch.tensor(value, dtype=dtype, device=self._device)
+        array = np.asarray(value)
+        if array.dtype == object or array.dtype.kind in "USMm":
+            raise ArgumentTypeError(
+                f"{type(value).__name__} {value!r:.60} is not a number, array or tensor",
+                fix="return tensors from the replica function",
+            )
+        return torch.as_tensor(array, device=self._device)
+
+    def run_on_replicas(
+        self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
+    ) -> tuple[T, ...]:
+        return (fn(*args[0], **kwargs[0]),)
+
+    def all_reduce(
+        self, op: Reduction, values: Sequence[Sequence[Tensor]]
+    ) -> tuple[tuple[Tensor, ...], ...]:
+        return (_autograd.all_reduce(self._transport, op, values[0]),)
+
+    def all_gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> tuple[tuple[Tensor, ...], ...]:
+        return (_autograd.all_gather(self._transport, values[0], axis),)
+
+    def all_gather_objects(self, values: Sequence[object]) -> tuple[Any, ...]:
+        return tuple(self._transport.all_gather_object(values[0]))
+
+    def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:
+        return (tuple(self._transport.broadcast(values[0], source)),)
+
+    def barrier(self, name: str) -> None:
+        self._transport.barrier(name)
+
+    def value_and_grad(
+        self, fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False
+    ) -> Callable[..., tuple[Any, list[Tensor | None]]]:
+        def call(*args: Any, **kwargs: Any) -> tuple[Any, list[Tensor | None]]:
+            with torch.enable_grad():
+                out = fn(*args, **kwargs)
+                loss = out[0] if has_aux else out
+                gradients = torch.autograd.grad(loss, [variable.value for variable in variables], allow_unused=True)
+            return out, list(gradients)
+
+        return call
+
+    def snapshot(self, variables: Sequence[Any]) -> list[Tensor]:
+        return [variable.value.detach().clone() for variable in variables]
+
+    def restore(self, variables: Sequence[Any], saved: Sequence[Tensor]) -> None:
+        for variable, value in zip(variables, saved, strict=True):
+            variable.assign(value)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for other processes: cheap when they are near, kind to the cores when they are not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_SPINS = 200
+_FIRST_NAP_SECONDS = 20e-6
+_LONGEST_NAP_SECONDS = 1e-3
+_CHECK_SECONDS = 0.1
+
+
+def wait_until(
+    ready: Callable[[], bool],
+    *,
+    timeout_seconds: float,
+    on_stall: Callable[[], None],
+    on_timeout: Callable[[float], Exception],
+) -> None:
+    """Return once `ready()` is true.
+
+    Args:
+        ready: Polled; must be cheap.
+        timeout_seconds: After this long `on_timeout(seconds)` is raised.
+        on_stall: Called about ten times a second while waiting; may raise, when waiting has become hopeless.
+        on_timeout: Makes the error, which names whom this process waited for.
+    """
+    for _ in range(_SPINS):
+        if ready():
+            return
+        # Gives the core to a replica that shares it; costs a microsecond where none does.
+        time.sleep(0)
+    start = check = time.monotonic()
+    nap = _FIRST_NAP_SECONDS
+    while not ready():
+        time.sleep(nap)
+        nap = min(nap * 1.5, _LONGEST_NAP_SECONDS)
+        now = time.monotonic()
+        if now - check > _CHECK_SECONDS:
+            check = now
+            on_stall()
+        if now - start > timeout_seconds and not ready():
+            raise on_timeout(timeout_seconds)

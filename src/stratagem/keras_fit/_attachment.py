@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which strategy a model belongs to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from stratagem._core import contexts
+from stratagem.errors import ContextError, MixedStrategyError
+
+if TYPE_CHECKING:
+    from stratagem._core.contexts import CurrentStrategy
+
+_strategies: weakref.WeakKeyDictionary[Any, CurrentStrategy] = weakref.WeakKeyDictionary()
+
+
+def on_created(model: Any) -> None:
+    """A model made in a scope belongs to its strategy."""
+    context = contexts.current()
+    if context is not None and context.is_cross_replica:
+        _strategies[model] = context.strategy
+
+
+def strategy_of(model: Any) -> CurrentStrategy | None:
+    """The strategy that `model` was made under, or None."""
+    return _strategies.get(model)
+
+
+def check(model: Any, method: str, has_variables: bool) -> CurrentStrategy | None:
+    """The strategy to run `model.method` under, or None for plain Keras.
+
+    A model without variables that is compiled or run in a scope joins that scope's strategy.
+
+    Raises:
+        MixedStrategyError: the model was made under another strategy than the current one.
+        ContextError: the model's variables were made outside the current scope.
+    """
+    mine = strategy_of(model)
+    context = contexts.current()
+    if context is None or context.strategy is mine:
+        return mine
+    if mine is not None:
+        raise MixedStrategyError(
+            f"model {model.name!r} was made in the scope of {mine!r}, but {method}() was called in the scope of "
+            f"{context.strategy!r}",
+            fix="make, compile and train a model under one strategy",
+        )
+    if has_variables:
+        raise ContextError(
+            f"the variables of model {model.name!r} were made outside the scope of {context.strategy!r}, in which "
+            f"{method}() was called",
+            fix="make the model inside `with strategy.scope():`, as the optimizer and the metrics",
+        )
+    _strategies[model] = context.strategy
+    return context.strategy

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras on PyTorch, with one process per replica."""

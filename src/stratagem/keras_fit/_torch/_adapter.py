@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data adapters that give each replica its rows of every global batch, each row exactly once.
+
+Arrays that are the same in every process are cut by index: a process touches its own rows only. Everything else
+(data sets, loaders, generators, arrays that differ because nobody seeded them) is read by the chief, in its order,
+and each replica takes its rows of what the chief read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from keras import tree
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
+
+from stratagem.data._split import share_of
+from stratagem.engines.torch._random_state import share_random_state
+from stratagem.engines.torch._transport import Transport
+from stratagem.errors import JobMismatchError, ReplicaFailedError
+from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut, num_rows
+
+_CHIEF = 0
+_WHOLE_HASH_BYTES = 64 * 1024 * 1024
+
+
+class ReplicaDataAdapter(DataAdapter):
+    """A Keras data adapter seen from one replica; a collective to make.
+
+    Args:
+        inner: The adapter that Keras would use on one device.
+        transport: Of the job.
+        ledger: Where the shares of the batches are noted.
+    """
+
+    def __init__(self, inner: Any, transport: Transport, ledger: BatchLedger) -> None:
+        self._inner = inner
+        self._transport = transport
+        self._ledger = ledger
+        mine = _Summary.of(inner)
+        everyones = transport.all_gather_object(mine)
+        for replica, theirs in enumerate(everyones):
+            if theirs.kind != mine.kind:
+                raise JobMismatchError(
+                    f"replica {transport.rank} trains on {mine.kind} but replica {replica} on {theirs.kind}",
+                    fix="give every process the same kind of data",
+                )
+        self._chief = everyones[_CHIEF]
+        self._by_index = isinstance(inner, ArrayDataAdapter) and all(
+            theirs.matches(mine) for theirs in everyones
+        )
+        self._reads = self._by_index or transport.rank == _CHIEF
+
+    def get_torch_dataloader(self) -> Any:
+        return _Batches(self)
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._chief.num_batches
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._chief.batch_size
+
+    @property
+    def has_partial_batch(self) -> bool | None:
+        return self._chief.has_partial_batch
+
+    @property
+    def partial_batch_size(self) -> int | None:
+        return self._chief.partial_batch_size
+
+    def on_epoch_begin(self) -> None:
+        if self._reads:
+            self._inner.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        if self._reads:
+            self._inner.on_epoch_end()
+
+    def batches(self) -> Iterator[Any]:
+        """This replica's parts of one pass over the data, in order."""
+        # Made now, not at the first batch: a loader draws from torch's random state when it is made, and Keras makes
+        # the next epoch's before it validates.
+        source = self._open() if self._reads else None
+        return self._local_batches(source)
+
+    def _open(self) -> Iterator[Any]:
+        loader = self._inner.get_torch_dataloader()
+        if self._by_index:
+            # The same sampler in the same kind of loader draws the same order as on one device.
+            loader = torch.utils.data.DataLoader(
+                _OwnRows(loader.dataset, self._transport.rank, self._transport.world_size),
+                batch_sampler=loader.batch_sampler,
+                collate_fn=_unchanged,
+            )
+        return iter(loader)
+
+    def _local_batches(self, source: Iterator[Any] | None) -> Iterator[Any]:
+        if self._by_index:
+            # The order is drawn at the first batch; the chief may have drawn more than the others since the last pass.
+            share_random_state(self._transport)
+        while True:
+            batch = next(source, None) if self._by_index and source is not None else self._next_from_chief(source)
+            if batch is None:
+                return
+            yield self._ledger.enter(batch)
+
+    def _next_from_chief(self, read: Iterator[Any] | None) -> LocalBatch | None:
+        error: BaseException | None = None
+        batch, word = None, "batch"
+        if read is not None:
+            try:
+                batch = next(read)
+                num_rows(batch)
+            except StopIteration:
+                word = "end"
+            except Exception as caught:
+                error, word = caught, f"{type(caught).__name__}: {caught}"
+        spec = None if batch is None else tree.map_structure(_Leaf.of, batch)
+        tensors = [part for part in tree.flatten(batch) if isinstance(part, torch.Tensor)]
+        with self._transport.from_source(_CHIEF, (word, spec), tensors) as ((word, spec), received):
+            if error is not None:
+                raise error
+            if word == "end":
+                return None
+            if word != "batch":
+                raise ReplicaFailedError(f"replica {_CHIEF} could not read the next batch: {word}")
+            parts = iter(received)
+            whole = tree.map_structure(lambda leaf: next(parts) if leaf.is_tensor else leaf.value, spec)
+            local = cut(whole, self._transport.rank, self._transport.world_size)
+            # Copied, because the chief will write the next batch where this one lies.
+            return LocalBatch(tree.map_structure(_copy, local.data), local.share)
+
+
+class _Batches:
+    """What Keras takes for a loader: each iteration is one pass over the data."""
+
+    def __init__(self, adapter: ReplicaDataAdapter) -> None:
+        self._adapter = adapter
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._adapter.batches()
+
+
+class _OwnRows(torch.utils.data.Dataset):
+    """Answers the indices of a global batch with one replica's rows of it."""
+
+    def __init__(self, inner: Any, replica: int, num_replicas: int) -> None:
+        self._inner = inner
+        self._replica = replica
+        self._num_replicas = num_replicas
+
+    def __getitems__(self, indices: list[int]) -> LocalBatch:
+        share = share_of(self._replica, self._num_replicas, len(indices))
+        mine = indices[share.start : share.stop] if share.rows else indices[:1]
+        return LocalBatch(self._inner.__getitems__(mine), share)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+class _Leaf:
+    """A batch's leaf without its numbers; picklable."""
+
+    def __init__(self, is_tensor: bool, value: Any) -> None:
+        self.is_tensor = is_tensor
+        self.value = value
+
+    @classmethod
+    def of(cls, part: Any) -> _Leaf:
+        is_tensor = isinstance(part, torch.Tensor)
+        return cls(is_tensor, None if is_tensor else part)
+
+
+class _Summary:
+    """What processes compare about their data."""
+
+    def __init__(self, inner: Any) -> None:
+        self.kind = type(inner).__name__.removesuffix("Adapter")
+        self.num_batches = inner.num_batches
+        self.batch_size = inner.batch_size
+        self.has_partial_batch = inner.has_partial_batch
+        self.partial_batch_size = inner.partial_batch_size
+        self.fingerprint = _fingerprint(inner._inputs) if isinstance(inner, ArrayDataAdapter) else None
+
+    @classmethod
+    def of(cls, inner: Any) -> _Summary:
+        return cls(inner)
+
+    def matches(self, other: _Summary) -> bool:
+        """Whether both describe the same arrays in the same batches."""
+        return self.__dict__ == other.__dict__
+
+
+def _fingerprint(arrays: Any) -> list[tuple[str, tuple[int, ...], int]]:
+    """Tells arrays apart without sending them."""
+    found = []
+    for array in tree.flatten(arrays):
+        if array is None:
+            continue
+        shape = tuple(getattr(array, "shape", ()))
+        found.append((str(getattr(array, "dtype", type(array).__name__)), shape, _checksum(array)))
+    return found
+
+
+def _checksum(array: Any) -> int:
+    if isinstance(array, torch.Tensor):
+        array = array.detach().cpu()
+        array = array.view(torch.int16) if array.dtype == torch.bfloat16 else array
+    plain = np.asarray(array)
+    if plain.dtype == object or plain.nbytes > _WHOLE_HASH_BYTES:
+        # Rows from all over a large array; a shuffled or redrawn one differs in them.
+        rows = np.unique(np.linspace(0, len(plain) - 1, 4096).astype(np.int64))
+        plain = np.asarray(plain[rows])
+    data = repr(plain.tolist()).encode() if plain.dtype == object else np.ascontiguousarray(plain).tobytes()
+    return zlib.crc32(data)
+
+
+def _copy(part: Any) -> Any:
+    return part.clone() if isinstance(part, torch.Tensor) else part
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks on replicas that are not the chief: they decide as the chief's do, and write nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras import callbacks as keras_callbacks
+
+# They write and decide nothing that training depends on.
+_WRITERS = (
+    keras_callbacks.ModelCheckpoint,
+    keras_callbacks.CSVLogger,
+    keras_callbacks.TensorBoard,
+    keras_callbacks.RemoteMonitor,
+    keras_callbacks.ProgbarLogger,
+)
+
+
+class _Reader(keras_callbacks.Callback):
+    """BackupAndRestore that restores but leaves saving and deleting to the chief."""
+
+    def __init__(self, inner: keras_callbacks.BackupAndRestore) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self._inner.set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._inner.on_train_begin(logs)
+
+
+def without_side_effects(callbacks: Any) -> Any:
+    """What a replica that is not the chief runs of the callbacks given to `fit`, `evaluate` or `predict`."""
+    if callbacks is None:
+        return None
+    if isinstance(callbacks, keras_callbacks.CallbackList):
+        callbacks.callbacks = [_quiet(callback) for callback in callbacks.callbacks if not _writes(callback)]
+        return callbacks
+    if not isinstance(callbacks, (list, tuple)):
+        callbacks = [callbacks]
+    return [_quiet(callback) for callback in callbacks if not _writes(callback)]
+
+
+def _writes(callback: Any) -> bool:
+    return isinstance(callback, _WRITERS)
+
+
+def _quiet(callback: Any) -> Any:
+    if isinstance(callback, keras_callbacks.BackupAndRestore):
+        return _Reader(callback)
+    if type(callback).__module__.startswith("keras.src.") and getattr(callback, "verbose", 0):
+        callback.verbose = 0
+    return callback

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every place where Stratagem steps into Keras, in one table.
+
+Each hook stands in for a function of Keras and gets that function as its first argument. None acts unless a model
+that was made under a strategy is running.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras.src.backend.torch import nn as torch_nn
+from keras.src.backend.torch import random as torch_random
+from keras.src.backend.torch.trainer import TorchTrainer
+from keras.src.losses import loss as loss_module
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.trainers import data_adapters
+from keras.src.trainers.trainer import Trainer
+
+from stratagem._core import env
+from stratagem.engines import select
+from stratagem.engines.torch._random_state import share_random_state
+from stratagem.keras_fit import _attachment
+from stratagem.keras_fit._torch import (
+    _batch_normalization,
+    _callbacks,
+    _convolutions,
+    _losses,
+    _metrics,
+    _model,
+    _optimizers,
+    _saving,
+    _seeds,
+)
+from stratagem.keras_fit._torch._runner import Runner, runner_of
+
+_running: list[Runner] = []
+
+
+@dataclass(frozen=True)
+class Hook:
+    """One function of Keras that a function of ours stands in for.
+
+    Attributes:
+        owner, name: Where Keras looks the function up.
+        function: Ours; its first argument is Keras's.
+        reason: Why a public way does not do.
+    """
+
+    owner: Any
+    name: str
+    function: Callable[..., Any]
+    reason: str
+
+
+def _runner(model: Any, method: str) -> Runner | None:
+    strategy = _attachment.check(model, method, _model.has_variables(model))
+    if strategy is None:
+        return None
+    strategy.extended.connect()
+    return runner_of(model, select.engine().transport)
+
+
+def _init_trainer(original: Callable[..., None], model: Any) -> None:
+    original(model)
+    _attachment.on_created(model)
+
+
+def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    _attachment.check(model, "compile", _model.has_variables(model))
+    return original(model, *args, **kwargs)
+
+
+def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """`fit`, `evaluate` and `predict`."""
+    name = original.__name__
+    runner = _runner(model, name)
+    if runner is None:
+        return original(model, *args, **kwargs)
+    with runner.method() as outermost:
+        _running.append(runner)
+        try:
+            if outermost and not runner.is_chief:
+                bound = inspect.signature(original).bind(model, *args, **kwargs)
+                bound.arguments["verbose"] = 0
+                bound.arguments["callbacks"] = _callbacks.without_side_effects(bound.arguments.get("callbacks"))
+                result = original(*bound.args, **bound.kwargs)
+            else:
+                result = original(model, *args, **kwargs)
+        finally:
+            _running.pop()
+        if outermost and runner.transport.world_size > 1:
+            # What the chief's callbacks wrote is complete when any replica returns, and what the chief drew while it
+            # read data is drawn everywhere.
+            share_random_state(runner.transport)
+    return result
+
+
+def _on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """`train_on_batch`, `test_on_batch` and `predict_on_batch`."""
+    runner = _runner(model, original.__name__)
+    if runner is None:
+        return original(model, *args, **kwargs)
+    with runner.method():
+        return original(model, *args, **kwargs)
+
+
+def _make_function(kind: str) -> Callable[..., Any]:
+    def make(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+        strategy = _attachment.strategy_of(model)
+        if strategy is None:
+            return original(model, force)
+        runner = runner_of(model, select.engine().transport)
+        runner.prepare()
+        setattr(model, f"{kind}_function", getattr(runner, kind))
+        return getattr(model, f"{kind}_function")
+
+    return make
+
+
+def _get_data_adapter(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    adapter = original(*args, **kwargs)
+    return _running[-1].adapt(adapter) if _running else adapter
+
+
+def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    if _attachment.strategy_of(model) is None:
+        return original(model, filepath, *args, **kwargs)
+    return _saving.save(
+        select.engine().transport,
+        filepath,
+        lambda: original(model, filepath, *args, **kwargs),
+        env.collective_timeout_seconds(),
+    )
+
+
+_FIT = "the loop stays Keras's own; the strategy joins in around it"
+_STEP = "the steps of a model under a strategy are ours"
+
+HOOKS = (
+    Hook(TorchTrainer, "__init__", _init_trainer, "every model passes here when it is made"),
+    Hook(Trainer, "compile", _compile, "a model compiled under another strategy is refused here"),
+    Hook(TorchTrainer, "fit", _loop, _FIT),
+    Hook(TorchTrainer, "evaluate", _loop, _FIT),
+    Hook(TorchTrainer, "predict", _loop, _FIT),
+    Hook(TorchTrainer, "train_on_batch", _on_batch, _FIT),
+    Hook(TorchTrainer, "test_on_batch", _on_batch, _FIT),
+    Hook(TorchTrainer, "predict_on_batch", _on_batch, _FIT),
+    Hook(TorchTrainer, "make_train_function", _make_function("train"), _STEP),
+    Hook(TorchTrainer, "make_test_function", _make_function("test"), _STEP),
+    Hook(TorchTrainer, "make_predict_function", _make_function("predict"), _STEP),
+    Hook(data_adapters, "get_data_adapter", _get_data_adapter, "the one place where all inputs of all methods pass"),
+    Hook(keras.Model, "save", _save, "one writer"),
+    Hook(keras.Model, "save_weights", _save, "one writer"),
+    Hook(keras.Model, "export", _save, "one writer"),
+    Hook(keras.losses.Loss, "__call__", _losses.call_loss, "losses of a whole batch need the rows of all replicas"),
+    Hook(loss_module, "reduce_weighted_values", _losses.reduce_weighted_values, "losses weigh themselves"),
+    Hook(
+        Trainer,
+        "_aggregate_additional_loss",
+        _losses.aggregate_additional_loss,
+        "regularisation counts once, not once per replica",
+    ),
+    Hook(keras.metrics.Mean, "update_state", _metrics.row_mean_update, "means of means count by rows"),
+    Hook(BaseOptimizer, "apply", _optimizers.apply, "gradients are summed before they are clipped and applied"),
+    Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
+    Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on torch"),
+    Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "synchronised, and one kernel"),
+    Hook(torch_nn, "_transpose_spatial_inputs", _convolutions.transpose_spatial_inputs, "no copy of the input"),
+)
+
+_originals: list[tuple[Hook, Any]] = []
+
+
+def install() -> None:
+    """Put every hook in place. Idempotent."""
+    if _originals:
+        return
+    for hook in HOOKS:
+        original = getattr(hook.owner, hook.name)
+        _originals.append((hook, original))
+        setattr(hook.owner, hook.name, _standing_in(hook.function, original))
+
+
+def uninstall() -> None:
+    """Give Keras its functions back; for tests."""
+    while _originals:
+        hook, original = _originals.pop()
+        setattr(hook.owner, hook.name, original)
+
+
+def _standing_in(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def hooked(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    # Keras reads the arguments of a layer's __init__ without looking behind wrappers.
+    hooked.__signature__ = inspect.signature(original)  # pyright: ignore[reportAttributeAccessIssue]
+    return hooked

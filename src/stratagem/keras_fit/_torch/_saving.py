@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving from every replica: the chief writes, and the others return when the file is complete."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from stratagem.engines.torch._transport import Transport
+from stratagem.engines.torch._waiting import wait_until
+from stratagem.errors import CollectiveTimeoutError
+
+_saves: Counter[str] = Counter()
+
+
+def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seconds: float) -> Any:
+    """Call `write` on the chief. It is fine for the chief to save alone; a replica that is not the chief waits.
+
+    Raises:
+        CollectiveTimeoutError: the chief did not save to `path` in time.
+    """
+    if transport.world_size == 1:
+        return write()
+    key = f"saved {os.path.abspath(os.fspath(path))}" if isinstance(path, (str, os.PathLike)) else "saved an object"
+    if transport.rank == 0:
+        result = write()
+        transport.count(key, 1)
+        return result
+    _saves[key] += 1
+    wanted = _saves[key]
+    wait_until(
+        lambda: transport.count(key, 0) >= wanted,
+        timeout_seconds=timeout_seconds,
+        on_stall=lambda: None,
+        on_timeout=lambda seconds: CollectiveTimeoutError(
+            f"replica {transport.rank} waited {seconds:g} seconds for replica 0 to save {path!s}",
+            fix="save on every replica, or on replica 0 alone",
+        ),
+    )
+    return None

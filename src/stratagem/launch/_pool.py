@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that stay alive as one job and run functions that they are sent."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from stratagem._core import env as _env
+from stratagem.errors import ArgumentError, ArgumentTypeError, ReplicaFailedError
+from stratagem.launch import _environment, _hardware, _pickle
+from stratagem.launch._crew import Crew
+from stratagem.launch._messages import Answer
+from stratagem.launch._plan import Plan, place, plan
+
+T = TypeVar("T")
+
+
+class ReplicaPool:
+    """N processes that stay alive as one job and run functions in all of them at once.
+
+    Starting a process with torch and keras takes seconds, so tests share pools. When a function fails in some
+    processes and not in others, or does not come back, what the processes know of each other is no longer sure: they
+    are ended, and the next `run` starts new ones.
+
+    Args:
+        replicas: How many replicas.
+        cpu_devices: How many logical CPU devices they see; `replicas` of them where there is no GPU.
+        env: More environment variables for the processes.
+
+    Raises:
+        ArgumentError: `replicas` or `cpu_devices` is less than 1.
+        DeviceError: more replicas than devices.
+        LaunchError: a process could not be started.
+
+    Example:
+        >>> with ReplicaPool(replicas=2) as pool:  # doctest: +SKIP
+        ...     pool.run(lambda number: number + 1, 3)
+        [4, 4]
+    """
+
+    def __init__(self, *, replicas: int, cpu_devices: int | None = None, env: Mapping[str, str] | None = None) -> None:
+        self._environ = {**os.environ, **(env or {})}
+        self._plan = worker_plan(replicas, cpu_devices, self._environ)
+        self._crew: Crew | None = None
+        self._start()
+
+    def __enter__(self) -> ReplicaPool:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ReplicaPool(replicas={len(self._plan.processes)}, alive={self.alive})"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its processes run."""
+        return self._crew is not None and self._crew.alive
+
+    def run(self, fn: Callable[..., T], *args: object, timeout_seconds: float | None = 120.0) -> list[T]:
+        """Call `fn(*args)` in every process, at the same time.
+
+        Args:
+            fn: Any function: one of a notebook, a closure or a lambda too.
+            args: Its arguments, the same in every process.
+            timeout_seconds: After this long the processes are ended; None to wait for as long as it takes.
+
+        Returns:
+            The results by rank.
+
+        Raises:
+            ReplicaFailedError: a process raised, ended, or did not come back in time; the text has its traceback.
+            ArgumentError: `timeout_seconds` is not positive.
+            ArgumentTypeError: `fn` or an argument can't be sent to another process.
+        """
+        if timeout_seconds is not None and timeout_seconds <= 0:
+            raise ArgumentError(f"timeout_seconds={timeout_seconds} is not positive", fix="timeout_seconds=120")
+        request = _request(fn, args)
+        if not self.alive:
+            self.close()
+            self._start()
+        assert self._crew is not None
+        try:
+            answers = self._crew.run(request, timeout_seconds)
+        except BaseException:  # Ctrl-C above all
+            self._stop(kindly=False)
+            raise
+        failures = {rank: answer for rank, answer in enumerate(answers) if answer.summary is not None}
+        if not failures:
+            return [answer.result for answer in answers]
+        if len(failures) < len(answers) or any(answer.ended for answer in answers):
+            self._stop(kindly=False)
+        raise _error(failures, len(answers))
+
+    def close(self) -> None:
+        """End the processes. Idempotent."""
+        self._stop(kindly=True)
+
+    def _start(self) -> None:
+        self._crew = Crew(self._plan, self._environ)
+        # Before the interpreter tears down what the thread that passes output on needs.
+        atexit.register(self.close)
+
+    def _stop(self, *, kindly: bool) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            atexit.unregister(self.close)
+            crew.close(kindly=kindly)
+
+
+def worker_plan(replicas: int, cpu_devices: int | None, environ: Mapping[str, str]) -> Plan:
+    """What a pool of `replicas` starts."""
+    backend = _environment.choose_backend(environ, loaded=_environment.loaded_backend())
+    placement = place(
+        replicas=replicas,
+        cpu_devices=cpu_devices,
+        backend=backend,
+        environ=environ,
+        gpus=_hardware.num_gpus(environ),
+    )
+    return plan(
+        [sys.executable, "-m", "stratagem.launch._worker"],
+        placement,
+        variables={_env.KERAS_BACKEND: backend},
+        environ=environ,
+        cores=_hardware.num_cores(),
+    )
+
+
+def _request(fn: Callable[..., Any], args: Sequence[object]) -> bytes:
+    try:
+        call = _pickle.dumps((fn, args))
+    except Exception as error:
+        raise ArgumentTypeError(
+            f"{getattr(fn, '__name__', fn)} or an argument of it can't be sent to another process: {error}",
+            fix="make locks, open files and such inside the function",
+        ) from error
+    # What the function's module is called depends on where this process looks for modules.
+    return _pickle.dumps((list(sys.path), call))
+
+
+def _error(failures: Mapping[int, Answer], count: int) -> ReplicaFailedError:
+    """One error for all failures: the first in full, of the others a line each."""
+    first, *others = sorted(failures, key=lambda rank: failures[rank].at_seconds)
+    lines = [f"replica {first}/{count} failed: {failures[first].summary}", failures[first].text.rstrip()]
+    lines += [f"replica {rank}/{count} failed as well: {failures[rank].summary}" for rank in others]
+    return ReplicaFailedError("\n".join(line for line in lines if line))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A strategy with one replica on each of several devices of this machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from stratagem._core import device_names, env
+from stratagem.engines import select
+from stratagem.engines.base import Engine
+from stratagem.errors import ArgumentTypeError, DeviceError, LaunchError, NotBuiltError
+from stratagem.launch import become_launcher
+from stratagem.strategies._cross_device_ops import (
+    CrossDeviceOps,
+    HierarchicalCopyAllReduce,
+    NcclAllReduce,
+    ReductionToOneDevice,
+)
+from stratagem.strategies._extended import StrategyExtended
+from stratagem.strategies._strategy import Strategy
+
+__all__ = ["MirroredStrategy"]
+
+_logger = logging.getLogger(__name__)
+
+
+class MirroredExtended(StrategyExtended):
+    """`extended` of a `MirroredStrategy`."""
+
+    wraps_single_values = True
+
+    def __init__(
+        self, container_strategy: Strategy, devices: Sequence[str] | None, cross_device_ops: CrossDeviceOps | None
+    ) -> None:
+        super().__init__(container_strategy)
+        asked = _asked_devices(devices)
+        self._engine = select.engine()
+        self._devices = _chosen_devices(self._engine, asked)
+        _check_ops(cross_device_ops, self._devices)
+        self._cross_device_ops = cross_device_ops
+        _take_place(self._engine, len(self._devices))
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that drives the replicas."""
+        return self._engine
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The replicas' devices."""
+        return self._devices
+
+
+class MirroredStrategy(Strategy):
+    """Train on all devices of one machine in step, each with a copy of the variables: `tf.distribute.MirroredStrategy`.
+
+    With PyTorch every replica is a process. In a script that was started plainly, the first strategy that needs
+    several starts the script once per replica and watches over them; `stratagem run script.py` does the same.
+
+    Args:
+        devices: Device names, such as `["GPU:0", "GPU:1"]`; all GPUs, or without any all CPU devices, if not given.
+        cross_device_ops: `NcclAllReduce()`, `HierarchicalCopyAllReduce()` or `ReductionToOneDevice()`. Their results
+            are the same; the engine has one way for each kind of device and takes it.
+
+    Raises:
+        DeviceError: a device is unknown, absent or named twice.
+        ArgumentTypeError: `devices` is a string, or `cross_device_ops` is none.
+        LaunchError: the job has another number of processes than devices were named.
+
+    >>> from stratagem.engines import select
+    >>> from stratagem.testing.fake_engine import FakeEngine
+    >>> with select.use(FakeEngine(4)):
+    ...     MirroredStrategy(["/cpu:0", "CPU:2"])
+    MirroredStrategy(engine=fake, devices=('CPU:0', 'CPU:2'), replicas=2)
+    """
+
+    def __init__(self, devices: Sequence[str] | None = None, cross_device_ops: CrossDeviceOps | None = None) -> None:
+        super().__init__(MirroredExtended(self, devices, cross_device_ops))
+
+
+def _asked_devices(devices: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(devices, str):
+        raise ArgumentTypeError(f"devices={devices!r} is a string, not a list of them", fix=f"devices=[{devices!r}]")
+    return tuple(device_names.canonical(name) for name in devices or ())
+
+
+def _chosen_devices(engine: Engine, asked: tuple[str, ...]) -> tuple[str, ...]:
+    if asked:
+        device_names.check_present(asked, engine.all_devices())
+        return asked
+    present = engine.local_devices()
+    job = env.job()
+    if job is None or engine.capabilities.many_replicas_per_process:
+        return present
+    if len(present) < job.world_size:
+        raise DeviceError(
+            f"this job has {job.world_size} processes, but this host has {len(present)} devices: {', '.join(present)}",
+            fix=f"start with --replicas {len(present)}, or with --cpu-devices {job.world_size}",
+        )
+    return present[: job.world_size]
+
+
+def _take_place(engine: Engine, num_replicas: int) -> None:
+    """See that this process is one of as many as there are replicas, where the engine wants one for each."""
+    if engine.capabilities.many_replicas_per_process:
+        return
+    job = env.job()
+    if job is None:
+        if num_replicas > 1:
+            become_launcher(num_replicas)
+        return
+    if job.world_size != num_replicas:
+        raise LaunchError(
+            f"MirroredStrategy has {num_replicas} replicas, but this job has {job.world_size} processes",
+            fix=f"start the script with: stratagem run --replicas {num_replicas} script.py, "
+            "or use MirroredStrategy(), which takes a device per process",
+        )
+
+
+def _check_ops(ops: object, devices: Sequence[str]) -> None:
+    if ops is None:
+        return
+    if not isinstance(ops, CrossDeviceOps):
+        raise ArgumentTypeError(
+            f"cross_device_ops={ops!r} is not a CrossDeviceOps", fix="cross_device_ops=NcclAllReduce(), or leave it out"
+        )
+    if type(ops) not in (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice):
+        raise NotBuiltError(
+            f"cross-device ops of one's own ({type(ops).__name__}) are not built yet",
+            fix="use NcclAllReduce(), HierarchicalCopyAllReduce() or ReductionToOneDevice()",
+        )
+    if isinstance(ops, NcclAllReduce) and not all(name.startswith("GPU:") for name in devices):
+        _logger.warning("NCCL reduces between GPUs only; the replicas on %s reduce without it", ", ".join(devices))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Top-level names of `tf.distribute` that are not built yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratagem._core.unbuilt import Unbuilt, raise_not_built
+
+__all__ = [
+    "DistributedDataset",
+    "DistributedIterator",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "Server",
+    "TPUStrategy",
+]
+
+
+class DistributedDataset(Unbuilt, name="DistributedDataset"):
+    """A data set divided among replicas. Not built yet."""
+
+
+class DistributedIterator(Unbuilt, name="DistributedIterator"):
+    """An iterator over a `DistributedDataset`. Not built yet."""
+
+
+class MultiWorkerMirroredStrategy(Unbuilt, name="MultiWorkerMirroredStrategy"):
+    """Trains on all devices of many machines in step. Not built yet."""
+
+
+class ParameterServerStrategy(Unbuilt, name="ParameterServerStrategy"):
+    """Trains asynchronously, with variables on parameter servers. Not built yet."""
+
+
+class Server(Unbuilt, name="Server"):
+    """One task of a parameter server cluster. Not built yet."""
+
+    @staticmethod
+    def create_local_server(config: Any = None, start: bool = True) -> Any:
+        """Not built yet."""
+        raise_not_built("Server")
+
+
+class TPUStrategy(Unbuilt, name="TPUStrategy"):
+    """Trains on TPUs in step. Not built yet."""

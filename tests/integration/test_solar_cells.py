@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job, smaller: it trains, evaluates, and prints its table once."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STRATAGEM = Path(sys.executable).with_name("stratagem")
+ROW = re.compile(
+    r"\| (?P<name>[\w ]+) \| (?P<processes>\d) x (?P<threads>\d+) \| (?P<batch>\d+) \| (?P<seconds>[\d.]+) "
+    r"\| (?P<images>\d+) \| (?P<speed_up>[\d.]+)x \| (?P<efficiency>\d+)% \|"
+)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_the_main_job_prints_scores_and_table() -> None:
+    output = _run("--image-size", "32", "--epochs", "2", "--global-batch", "64")
+
+    (scores,) = re.findall(r"accuracy (0\.\d+), AUC (0\.\d+)", output)
+    assert all(0 < float(score) <= 1 for score in scores)
+    assert re.findall(r"Epoch (\d)/2", output) == ["1", "2"]
+
+    alone, same_batch, large_batch = (match.groupdict() for match in ROW.finditer(output))
+    assert [alone["name"], same_batch["name"], large_batch["name"]] == [
+        "no distribution",
+        "same global batch",
+        "2 times the batch",
+    ]
+    assert [int(row["processes"]) for row in (alone, same_batch, large_batch)] == [1, 2, 2]
+    assert [int(row["batch"]) for row in (alone, same_batch, large_batch)] == [64, 64, 128]
+    assert int(alone["threads"]) == 2 * int(same_batch["threads"]) == 2 * int(large_batch["threads"])
+    assert alone["speed_up"] == "1.00"
+    for row in (alone, same_batch, large_batch):
+        # Equal threads, so the efficiency is the speed-up; both are rounded.
+        assert int(row["efficiency"]) == pytest.approx(100 * float(row["speed_up"]), abs=1.01)
+
+
+def _run(*options: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATAGEM_")}
+    done = subprocess.run(
+        [str(STRATAGEM), "run", "--cpu-devices", "2", "examples/solar_cells.py", *options],
+        cwd=ROOT,
+        env=environment | {"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
