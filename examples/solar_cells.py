@@ -28,13 +28,12 @@ from PIL import Image
 
 import stratagem
 
-TABLE_EPOCHS = 3  # of which the first warms up
-
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--image-size", type=int, default=64, help="width and height of the photos")
 parser.add_argument("--alpha", type=float, default=0.35, help="width of MobileNetV2: 1 is the full one")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--global-batch", type=int, default=32, help="photos of one step, over all replicas")
+parser.add_argument("--table-epochs", type=int, default=3, help="for each row of the table; the first warms up")
 parser.add_argument("--no-table", action="store_true", help="train and evaluate only")
 parser.add_argument("--no-distribution", action="store_true", help="plain Keras: print its row of the table as JSON")
 args = parser.parse_args()
@@ -81,7 +80,8 @@ def train(model, data, batch, epochs, verbose):
     watch = Stopwatch()
     model.fit(*data, batch_size=batch, epochs=epochs, verbose=verbose, callbacks=[watch])
     seconds = statistics.median(watch.seconds[1:] or watch.seconds)
-    return {"batch": batch, "threads": torch.get_num_threads(), "seconds": seconds, "images": len(data[0]) / seconds}
+    row = {"batch": batch, "threads": torch.get_num_threads(), "seconds": seconds, "images": len(data[0]) / seconds}
+    return row | {"load": os.getloadavg()[0]}
 
 
 def train_without_distribution(strategy, chief):
@@ -118,13 +118,16 @@ def print_table(alone, rows, replicas):
     shared = "has a GPU to itself" if on_gpu else "has all the replicas' threads to itself"
     print(f"No distribution: plain Keras without Stratagem; it {shared}.")
     print(f"Efficiency: speed-up divided by how many times the {'GPUs' if on_gpu else 'threads'} of no distribution.")
+    load = max(row["load"] for row in (alone, *rows.values()))
+    if not on_gpu and load > alone["threads"] + 1:
+        print(f"Other programs kept this machine busy (load {load:.1f}): measure again before you believe the table.")
 
 
 def main():
     photos, defective, held_back = load_photos()
     training, testing = (photos[~held_back], defective[~held_back]), (photos[held_back], defective[held_back])
     if args.no_distribution:
-        print(json.dumps(train(build_model(), training, args.global_batch, TABLE_EPOCHS, verbose=0)))
+        print(json.dumps(train(build_model(), training, args.global_batch, args.table_epochs, verbose=0)))
         return
 
     strategy = stratagem.MirroredStrategy()
@@ -145,10 +148,10 @@ def main():
     if args.no_table:
         return
 
-    say(f"Now {TABLE_EPOCHS} epochs each with {replicas} times the batch and without distribution, to compare.")
+    say(f"Now {args.table_epochs} epochs each with {replicas} times the batch and without distribution, to compare.")
     with strategy.scope():
         model = build_model()
-    large_batch = train(model, training, args.global_batch * replicas, TABLE_EPOCHS, verbose=0)
+    large_batch = train(model, training, args.global_batch * replicas, args.table_epochs, verbose=0)
     alone = train_without_distribution(strategy, chief)
     if chief:
         print_table(alone, {"same global batch": same_batch, f"{replicas} times the batch": large_batch}, replicas)

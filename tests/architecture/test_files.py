@@ -17,7 +17,6 @@ MAX_LINES = 600
 MAY_TOUCH_THE_ENVIRONMENT = (
     "stratagem._core.env",  # reads it
     "stratagem.launch",  # writes what it starts processes with
-    "stratagem.config",  # writes what a program asks for, for itself and for the processes that launch starts
 )
 KEPT_AS_FOUND = ("tests/integration/scripts", "tests/golden")  # programs of users, and recordings
 

@@ -22,11 +22,11 @@ ROW = re.compile(
 @pytest.mark.integration
 @pytest.mark.slow
 def test_the_main_job_prints_scores_and_table() -> None:
-    output = _run("--image-size", "32", "--epochs", "2", "--global-batch", "64")
+    output = _run("--image-size", "32", "--epochs", "1", "--table-epochs", "1", "--global-batch", "128")
 
     (scores,) = re.findall(r"accuracy (0\.\d+), AUC (0\.\d+)", output)
     assert all(0 < float(score) <= 1 for score in scores)
-    assert re.findall(r"Epoch (\d)/2", output) == ["1", "2"]
+    assert output.count("photos to train on") == 1  # the chief alone speaks
 
     alone, same_batch, large_batch = (match.groupdict() for match in ROW.finditer(output))
     assert [alone["name"], same_batch["name"], large_batch["name"]] == [
@@ -35,7 +35,7 @@ def test_the_main_job_prints_scores_and_table() -> None:
         "2 times the batch",
     ]
     assert [int(row["processes"]) for row in (alone, same_batch, large_batch)] == [1, 2, 2]
-    assert [int(row["batch"]) for row in (alone, same_batch, large_batch)] == [64, 64, 128]
+    assert [int(row["batch"]) for row in (alone, same_batch, large_batch)] == [128, 128, 256]
     assert int(alone["threads"]) == 2 * int(same_batch["threads"]) == 2 * int(large_batch["threads"])
     assert alone["speed_up"] == "1.00"
     for row in (alone, same_batch, large_batch):

@@ -19,7 +19,17 @@ from stratagem._core.enums import ReduceOp
 from stratagem._core.options import RunOptions
 from stratagem.errors import ContextError, MixedStrategyError
 
-__all__ = ["Context", "CurrentStrategy", "current", "entered", "pop", "push", "require_cross_replica", "set_base"]
+__all__ = [
+    "Context",
+    "CurrentStrategy",
+    "current",
+    "entered",
+    "pop",
+    "push",
+    "require_cross_replica",
+    "require_no_scope",
+    "set_base",
+]
 
 
 class CurrentStrategy(Protocol):
@@ -112,7 +122,12 @@ def entered(context: Context) -> Generator[None]:
 
 
 def set_base(context: Context | None) -> None:
-    """Make `context` the one outside every scope of this thread, or with None end that.
+    """Make `context` the one outside every scope of this thread, or with None end that."""
+    _stack.base = context
+
+
+def require_no_scope() -> None:
+    """Check that this thread is in no scope, whatever `set_base` was given.
 
     Raises:
         ContextError: a scope is open.
@@ -122,7 +137,6 @@ def set_base(context: Context | None) -> None:
             f"experimental_set_strategy() was called inside the scope of {_stack.entries[-1].strategy!r}",
             fix="call it outside every `with strategy.scope():` and outside strategy.run()",
         )
-    _stack.base = context
 
 
 def require_cross_replica(strategy: CurrentStrategy, call: str, fix: str) -> None:

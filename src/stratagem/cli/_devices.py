@@ -79,6 +79,6 @@ def _gpu_models() -> dict[str, str]:
     models: dict[str, str] = {}
     for index, wanted in enumerate(physical):
         for number, uuid, model, memory in rows:
-            if wanted == number or uuid.startswith(wanted):
+            if wanted and (wanted == number or uuid.startswith(wanted)):
                 models[str(index)] = f"{model}, {memory}"
     return models

@@ -89,6 +89,7 @@ def start(
         )
     except OSError as error:
         raise LaunchError(
-            f"replica {plan.rank} could not be started: {error}", fix="ask for fewer replicas, or free memory"
+            f"replica {plan.rank} could not be started: {error}",
+            fix="see that its folder exists, and free memory or ask for fewer replicas",
         ) from error
     return Child(plan.rank, process)

@@ -147,7 +147,7 @@ class Crew:
             return self._job.stderr_tail(rank).removeprefix(before[rank]).decode(errors="replace")
 
         return {
-            rank: Answer(summary=f"{why}; it stood here:", text=stacks(rank), at_seconds=now, ended=True)
+            rank: Answer(summary=why, text="it stood here:\n" + stacks(rank), at_seconds=now, ended=True)
             for rank in ranks
         }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_SEGMENT = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_END_OF_SEGMENT = re.compile(rb"\r\n|\r|\n")
 _CURSOR_ONLY = b"\b\r"
 _FLUSH_AFTER_SECONDS = 0.1
 _MAX_PENDING_BYTES = 1 << 16
@@ -60,8 +60,8 @@ class Source:
         self._pending += data
         self._last_fed_seconds = now_seconds
         end = 0
-        for match in _SEGMENT.finditer(self._pending):
-            self._terminal.write(self, match.group())
+        for match in _END_OF_SEGMENT.finditer(bytes(self._pending)):
+            self._terminal.write(self, bytes(self._pending[end : match.end()]))
             end = match.end()
         del self._pending[:end]
         if len(self._pending) > _MAX_PENDING_BYTES:

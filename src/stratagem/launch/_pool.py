@@ -22,9 +22,9 @@ T = TypeVar("T")
 class ReplicaPool:
     """N processes that stay alive as one job and run functions in all of them at once.
 
-    Starting a process with torch and keras takes seconds, so tests share pools. When a function fails in some
-    processes and not in others, or does not come back, what the processes know of each other is no longer sure: they
-    are ended, and the next `run` starts new ones.
+    Starting a process with torch and keras takes seconds, so tests share pools. When a function does not fail in all
+    processes in the same way, or does not come back, what they know of each other is no longer sure: they are ended,
+    and the next `run` starts new ones.
 
     Args:
         replicas: How many replicas.
@@ -93,7 +93,7 @@ class ReplicaPool:
         failures = {rank: answer for rank, answer in enumerate(answers) if answer.summary is not None}
         if not failures:
             return [answer.result for answer in answers]
-        if len(failures) < len(answers) or any(answer.ended for answer in answers):
+        if any(answer.ended or answer.summary != answers[0].summary for answer in answers):
             self._stop(kindly=False)
         raise _error(failures, len(answers))
 
@@ -140,8 +140,18 @@ def _request(fn: Callable[..., Any], args: Sequence[object]) -> bytes:
             f"{getattr(fn, '__name__', fn)} or an argument of it can't be sent to another process: {error}",
             fix="make locks, open files and such inside the function",
         ) from error
-    # What the function's module is called depends on where this process looks for modules.
-    return _pickle.dumps((list(sys.path), call))
+    return _pickle.dumps((list(dict.fromkeys([*sys.path, *_root(fn)])), call))
+
+
+def _root(fn: Callable[..., Any]) -> list[str]:
+    """The folder to import the module of `fn` from: pytest and others import files that sys.path does not lead to."""
+    name = getattr(fn, "__module__", None) or "__main__"
+    file: str | None = getattr(sys.modules.get(name), "__file__", None)
+    if name == "__main__" or file is None:  # then it is sent whole
+        return []
+    base = file.removesuffix(".py").removesuffix(os.sep + "__init__")
+    tail = os.sep + name.replace(".", os.sep)
+    return [base.removesuffix(tail)] if base.endswith(tail) else []
 
 
 def _error(failures: Mapping[int, Answer], count: int) -> ReplicaFailedError:

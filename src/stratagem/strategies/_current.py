@@ -76,8 +76,9 @@ def experimental_set_strategy(strategy: Strategy | None) -> None:
     """
     if strategy is not None and not isinstance(strategy, Strategy):
         raise ArgumentTypeError(f"experimental_set_strategy was given {strategy!r}", fix="give it a strategy, or None")
+    contexts.require_no_scope()
     if strategy is None or strategy is DEFAULT:
         contexts.set_base(None)
         return
-    contexts.set_base(contexts.Context(strategy))
     strategy.extended.connect()
+    contexts.set_base(contexts.Context(strategy))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from stratagem._core import device_names, env
 from stratagem.engines import select
 from stratagem.engines.base import Engine
-from stratagem.errors import ArgumentTypeError, DeviceError, LaunchError, NotBuiltError
+from stratagem.errors import ArgumentError, ArgumentTypeError, DeviceError, LaunchError, NotBuiltError
 from stratagem.launch import become_launcher
 from stratagem.strategies._cross_device_ops import (
     CrossDeviceOps,
@@ -65,7 +65,8 @@ class MirroredStrategy(Strategy):
 
     Raises:
         DeviceError: a device is unknown, absent or named twice.
-        ArgumentTypeError: `devices` is a string, or `cross_device_ops` is none.
+        ArgumentError: `devices` is a string.
+        ArgumentTypeError: `cross_device_ops` is none.
         LaunchError: the job has another number of processes than devices were named.
 
     >>> from stratagem.engines import select
@@ -81,7 +82,7 @@ class MirroredStrategy(Strategy):
 
 def _asked_devices(devices: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(devices, str):
-        raise ArgumentTypeError(f"devices={devices!r} is a string, not a list of them", fix=f"devices=[{devices!r}]")
+        raise ArgumentError(f"devices={devices!r} is a string, not a list of them", fix=f"devices=[{devices!r}]")
     return tuple(device_names.canonical(name) for name in devices or ())
 
 

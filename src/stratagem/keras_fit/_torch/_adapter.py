@@ -41,7 +41,7 @@ class ReplicaDataAdapter(DataAdapter):
         self._inner = inner
         self._transport = transport
         self._ledger = ledger
-        mine = _Summary.of(inner)
+        mine = _Summary(inner)
         everyones = transport.all_gather_object(mine)
         for replica, theirs in enumerate(everyones):
             if theirs.kind != mine.kind:
@@ -65,14 +65,6 @@ class ReplicaDataAdapter(DataAdapter):
     @property
     def batch_size(self) -> int | None:
         return self._chief.batch_size
-
-    @property
-    def has_partial_batch(self) -> bool | None:
-        return self._chief.has_partial_batch
-
-    @property
-    def partial_batch_size(self) -> int | None:
-        return self._chief.partial_batch_size
 
     def on_epoch_begin(self) -> None:
         if self._reads:
@@ -184,13 +176,7 @@ class _Summary:
         self.kind = type(inner).__name__.removesuffix("Adapter")
         self.num_batches = inner.num_batches
         self.batch_size = inner.batch_size
-        self.has_partial_batch = inner.has_partial_batch
-        self.partial_batch_size = inner.partial_batch_size
         self.fingerprint = _fingerprint(inner._inputs) if isinstance(inner, ArrayDataAdapter) else None
-
-    @classmethod
-    def of(cls, inner: Any) -> _Summary:
-        return cls(inner)
 
     def matches(self, other: _Summary) -> bool:
         """Whether both describe the same arrays in the same batches."""

@@ -158,7 +158,8 @@ class Steps:
 
 def _take_chiefs_values(model: Any, transport: Transport) -> None:
     """Start from the same weights and optimizer state everywhere: replica 0's, as a mirrored variable does."""
-    variables = [*model.weights, *(model.optimizer.variables if model.optimizer is not None else [])]
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.weights, *(optimizer.variables if optimizer is not None else [])]
     values = [variable._value.detach() for variable in variables]
     with transport.from_source(0, None, values) as (_, chiefs):
         if transport.rank != 0:

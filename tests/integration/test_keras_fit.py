@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs give with 1, 2, 3 and 4 replicas what plain Keras gives on one device (I1), the same on each (I6)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.integration.programs import PROGRAMS, run_plain, run_under_strategy
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+TOLERANCE = {"mixed_float16_with_loss_scaling": 2e-3}
+
+
+def assert_equal_results(actual: Any, expected: Any, tolerance: float, path: str = "") -> None:
+    """The same structure, and numbers equal up to rounding, relative to the largest of an array."""
+    if isinstance(expected, dict):
+        assert actual.keys() == expected.keys(), path
+        for name in expected:
+            assert_equal_results(actual[name], expected[name], tolerance, f"{path}/{name}")
+    elif isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected), path
+        for index, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
+            assert_equal_results(mine, theirs, tolerance, f"{path}[{index}]")
+    else:
+        scale = max(1.0, float(np.abs(np.asarray(expected, float)).max(initial=0.0)))
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=path)
+
+
+plain = functools.cache(run_plain)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_program_gives_the_results_of_one_device(name: str, replicas: int, replica_pool: Any) -> None:
+    results = replica_pool(replicas).run(run_under_strategy, name, timeout_seconds=200)
+    assert len(results) == replicas
+    for result in results:
+        assert_equal_results(result, plain(name), TOLERANCE.get(name, 1e-5))
