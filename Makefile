@@ -49,7 +49,7 @@ test-chaos: setup ## the tests that kill and freeze processes
 	$(BIN)/python -m pytest -m chaos
 
 bench: setup ## the speed ratios of benchmarks/README.md
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/step_time.py
 
 clean: ## remove .venv and what tools left
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

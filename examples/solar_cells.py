@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find broken solar cells: MobileNetV2 on 2,624 photos, on all devices of this machine.
 
-    stratagem run --cpu-devices 2 examples/solar_cells.py                         # about 3 minutes on 2 cores
+    stratagem run --cpu-devices 2 examples/solar_cells.py                         # about 2 minutes on 2 cores
     stratagem run examples/solar_cells.py --image-size 224 --alpha 1 --epochs 5   # the real thing
 
 It trains, prints accuracy and AUC on photos held back, and measures what the replicas bring: the same training
@@ -116,7 +116,7 @@ def print_table(alone, rows, replicas):
         print(f"| {name} | {processes} x {row['threads']} | {row['batch']} | {row['seconds']:.1f} | ", end="")
         print(f"{row['images']:.0f} | {speed_up:.2f}x | {speed_up / units:.0%} |")
     shared = "has a GPU to itself" if on_gpu else "has all the replicas' threads to itself"
-    print(f"No distribution: plain Keras without Stratagem; it {shared}.")
+    print(f"No distribution: plain Keras, without Stratagem and its faster kernels; it {shared}.")
     print(f"Efficiency: speed-up divided by how many times the {'GPUs' if on_gpu else 'threads'} of no distribution.")
     load = max(row["load"] for row in (alone, *rows.values()))
     if not on_gpu and load > alone["threads"] + 1:

@@ -45,7 +45,8 @@ def run_case(name: str) -> dict[str, Any]:
         for kind in ("metrics", "weighted_metrics"):
             if kind in options:
                 options[kind] = [
-                    keras.metrics.deserialize(metric) if isinstance(metric, dict) else metric for metric in options[kind]
+                    keras.metrics.deserialize(metric) if isinstance(metric, dict) else metric
+                    for metric in options[kind]
                 ]
         model.compile(**options)
     result = _train(model, case, data)
@@ -110,10 +111,9 @@ def _replica_state(strategy: Any, model: Any) -> list[np.ndarray]:
     """This replica's own moving statistics, in the order of the model's non-trainable weights."""
     if strategy.num_replicas_in_sync == 1:
         return []
-    from stratagem.engines import select
     from stratagem.keras_fit._torch._runner import runner_of
 
-    flat = [value.numpy() for value in runner_of(model, select.engine().transport).replica_values()]
+    flat = [value.numpy() for value in runner_of(model).replica_values()]
     if not flat:
         return []
     sizes = [int(np.prod(weight.shape)) for weight in model.non_trainable_weights]

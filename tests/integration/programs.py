@@ -24,29 +24,20 @@ def program(function: Program) -> Program:
     return function
 
 
-def run_under_strategy(name: str) -> dict[str, Any]:
-    """The program under a MirroredStrategy over all devices; runs in a replica's process."""
-    import stratagem
-
-    return PROGRAMS[name](stratagem.MirroredStrategy().scope)
-
-
-def run_plain(name: str) -> dict[str, Any]:
-    """The program in plain Keras, on one device."""
-    return PROGRAMS[name](contextlib.nullcontext)
-
-
-def _classes(rows: int = 50) -> tuple[np.ndarray, np.ndarray]:
+def classes(rows: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of numbers, in four classes."""
     rng = np.random.default_rng(7)
     return rng.normal(size=(rows, 8)).astype("float32"), rng.integers(0, 4, rows).astype("int32")
 
 
-def _numbers(rows: int = 50) -> tuple[np.ndarray, np.ndarray]:
+def numbers(rows: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of numbers, with two numbers to predict."""
     rng = np.random.default_rng(8)
     return rng.normal(size=(rows, 6)).astype("float32"), rng.normal(size=(rows, 2)).astype("float32")
 
 
-def _classifier(scope: Scope, **options: Any) -> Any:
+def classifier(scope: Scope, **options: Any) -> Any:
+    """A small compiled classifier."""
     import keras
 
     keras.utils.set_random_seed(3)
@@ -63,7 +54,8 @@ def _classifier(scope: Scope, **options: Any) -> Any:
     return model
 
 
-def _regressor(scope: Scope, loss: Any = "mse", **options: Any) -> Any:
+def regressor(scope: Scope, loss: Any = "mse", **options: Any) -> Any:
+    """A small compiled model that predicts two numbers."""
     import keras
 
     keras.utils.set_random_seed(4)
@@ -73,7 +65,8 @@ def _regressor(scope: Scope, loss: Any = "mse", **options: Any) -> Any:
     return model
 
 
-def _results(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
+def results_of(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
+    """What a user could look at after training."""
     results = {"weights": model.get_weights(), **more}
     if history is not None:
         results["history"] = history.history
@@ -83,70 +76,70 @@ def _results(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
 
 @program
 def arrays_shuffled_with_validation_split(scope: Scope) -> dict[str, Any]:
-    x, y = _classes()
-    model = _classifier(scope)
+    x, y = classes()
+    model = classifier(scope)
     history = model.fit(x, y, batch_size=16, epochs=3, verbose=0, validation_split=0.2)
-    return _results(model, history, predict=model.predict(x, verbose=0), evaluate=model.evaluate(x, y, verbose=0))
+    return results_of(model, history, predict=model.predict(x, verbose=0), evaluate=model.evaluate(x, y, verbose=0))
 
 
 @program
 def arrays_shuffled_within_batches(scope: Scope) -> dict[str, Any]:
-    x, y = _classes()
-    model = _classifier(scope)
-    return _results(model, model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle="batch"))
+    x, y = classes()
+    model = classifier(scope)
+    return results_of(model, model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle="batch"))
 
 
 @program
 def torch_tensors(scope: Scope) -> dict[str, Any]:
     import torch
 
-    x, y = _classes()
-    model = _classifier(scope)
+    x, y = classes()
+    model = classifier(scope)
     history = model.fit(torch.from_numpy(x), torch.from_numpy(y), batch_size=13, epochs=2, verbose=0)
-    return _results(model, history)
+    return results_of(model, history)
 
 
 @program
 def tf_data_with_class_weight(scope: Scope) -> dict[str, Any]:
     import tensorflow as tf
 
-    x, y = _classes()
+    x, y = classes()
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
-    model = _classifier(scope)
+    model = classifier(scope)
     history = model.fit(data, epochs=2, verbose=0, validation_data=data, class_weight={0: 1.0, 1: 3.0, 2: 0.5, 3: 2.0})
-    return _results(model, history, predict=model.predict(data, verbose=0))
+    return results_of(model, history, predict=model.predict(data, verbose=0))
 
 
 @program
 def endless_tf_data_with_steps(scope: Scope) -> dict[str, Any]:
     import tensorflow as tf
 
-    x, y = _classes()
+    x, y = classes()
     data = tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(7)
-    model = _classifier(scope)
+    model = classifier(scope)
     history = model.fit(data, epochs=3, steps_per_epoch=4, verbose=0, validation_data=data, validation_steps=2)
-    return _results(model, history)
+    return results_of(model, history)
 
 
 @program
 def data_loader_that_shuffles(scope: Scope) -> dict[str, Any]:
     import torch
 
-    x, y = _classes()
-    model = _classifier(scope)
+    x, y = classes()
+    model = classifier(scope)
     dataset = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     loader = torch.utils.data.DataLoader(dataset, batch_size=16, shuffle=True)
     first = model.fit(loader, epochs=2, verbose=0, validation_data=(x, y))
     # Arrays after a loader: what the chief drew while it read must not part the replicas' orders.
     model.fit(x, y, batch_size=16, epochs=1, verbose=0)
-    return _results(model, first)
+    return results_of(model, first)
 
 
 @program
 def py_dataset(scope: Scope) -> dict[str, Any]:
     import keras
 
-    x, y = _classes()
+    x, y = classes()
 
     class Reshuffled(keras.utils.PyDataset):
         """Reverses its order after each epoch."""
@@ -165,13 +158,13 @@ def py_dataset(scope: Scope) -> dict[str, Any]:
         def on_epoch_end(self) -> None:
             self.order = self.order[::-1]
 
-    model = _classifier(scope)
-    return _results(model, model.fit(Reshuffled(), epochs=3, verbose=0, shuffle=False))
+    model = classifier(scope)
+    return results_of(model, model.fit(Reshuffled(), epochs=3, verbose=0, shuffle=False))
 
 
 @program
 def generator_with_steps(scope: Scope) -> dict[str, Any]:
-    x, y = _classes()
+    x, y = classes()
 
     def batches() -> Any:
         start = 0
@@ -180,15 +173,15 @@ def generator_with_steps(scope: Scope) -> dict[str, Any]:
             start += 11
             yield x[rows], y[rows], np.linspace(0.5, 2, 11, dtype="float32")
 
-    model = _classifier(scope, weighted_metrics=["accuracy"])
-    return _results(model, model.fit(batches(), epochs=2, steps_per_epoch=3, verbose=0))
+    model = classifier(scope, weighted_metrics=["accuracy"])
+    return results_of(model, model.fit(batches(), epochs=2, steps_per_epoch=3, verbose=0))
 
 
 @program
 def named_inputs_and_outputs(scope: Scope) -> dict[str, Any]:
     import keras
 
-    x, y = _classes()
+    x, y = classes()
     keras.utils.set_random_seed(5)
     with scope():
         left, right = keras.Input((8,), name="left"), keras.Input((2,), name="right")
@@ -208,14 +201,14 @@ def named_inputs_and_outputs(scope: Scope) -> dict[str, Any]:
     history = model.fit(inputs, targets, batch_size=9, epochs=2, verbose=0, shuffle=False)
     predict = model.predict(inputs, batch_size=17, verbose=0)
     evaluate = model.evaluate(inputs, targets, batch_size=23, verbose=0, return_dict=True)
-    return _results(model, history, predict=predict, evaluate=evaluate)
+    return results_of(model, history, predict=predict, evaluate=evaluate)
 
 
 @program
 def several_inputs_with_sample_weights_per_output(scope: Scope) -> dict[str, Any]:
     import keras
 
-    x, y = _numbers()
+    x, y = numbers()
     keras.utils.set_random_seed(6)
     with scope():
         first, second = keras.Input((6,)), keras.Input((6,))
@@ -224,421 +217,4 @@ def several_inputs_with_sample_weights_per_output(scope: Scope) -> dict[str, Any
         model.compile(optimizer="sgd", loss=["mse", "mae"], weighted_metrics=[["mae"], ["mse"]])
     weights = [np.linspace(0, 1, len(x), dtype="float32"), np.linspace(3, 0.1, len(x), dtype="float32")]
     history = model.fit([x, x[::-1].copy()], [y, -y], sample_weight=weights, batch_size=16, epochs=2, verbose=0)
-    return _results(model, history)
-
-
-def _losses() -> dict[str, Any]:
-    import keras
-    from keras import ops
-
-    def mean_of_everything(y_true: Any, y_pred: Any) -> Any:
-        return ops.mean(ops.square(y_true - y_pred))
-
-    def per_row(y_true: Any, y_pred: Any) -> Any:
-        return ops.sum(ops.abs(y_true - y_pred), axis=-1)
-
-    def correlation(y_true: Any, y_pred: Any) -> Any:
-        true, pred = y_true - ops.mean(y_true, axis=0), y_pred - ops.mean(y_pred, axis=0)
-        return 1 - ops.sum(true * pred) / ops.sqrt(ops.sum(true**2) * ops.sum(pred**2) + 1e-6)
-
-    class Huber(keras.losses.Loss):
-        """A loss class of the user's own."""
-
-        def call(self, y_true: Any, y_pred: Any) -> Any:
-            return ops.mean(ops.log(ops.cosh(y_pred - y_true)), axis=-1)
-
-    mse = keras.losses.MeanSquaredError
-    return {
-        "sum": mse(reduction="sum"),
-        "mean": mse(reduction="mean"),
-        "sum_over_batch_size": mse(reduction="sum_over_batch_size"),
-        "mean_with_sample_weight": mse(reduction="mean_with_sample_weight"),
-        "mean_of_everything": mean_of_everything,
-        "per_row": per_row,
-        "correlation": correlation,
-        "class": Huber(),
-        "class_sum": Huber(reduction="sum"),
-    }
-
-
-@program
-def every_reduction_and_custom_losses(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _numbers(35)
-    results: dict[str, Any] = {}
-    for name, loss in _losses().items():
-        rate = 0.002 if "sum" in name else 0.05
-        model = _regressor(scope, loss, optimizer=keras.optimizers.SGD(rate), metrics=["mae"])
-        weights = np.linspace(0.1, 2, len(x), dtype="float32") if name == "mean_with_sample_weight" else None
-        history = model.fit(x, y, sample_weight=weights, batch_size=8, epochs=2, verbose=0, shuffle=False)
-        results[name] = _results(model, history, evaluate=model.evaluate(x, y, batch_size=9, verbose=0))
-    return results
-
-
-@program
-def masked_sequences(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    rng = np.random.default_rng(9)
-    x = rng.integers(0, 6, (30, 5))
-    y = rng.integers(0, 3, (30, 5))
-    x[:, 0] = 1
-    keras.utils.set_random_seed(6)
-    results: dict[str, Any] = {}
-    for reduction in ("sum_over_batch_size", "mean_with_sample_weight", "sum"):
-        with scope():
-            model = keras.Sequential(
-                [
-                    keras.Input((5,), dtype="int32"),
-                    keras.layers.Embedding(6, 4, mask_zero=True),
-                    keras.layers.GRU(5, return_sequences=True),
-                    keras.layers.Dense(3, activation="softmax"),
-                ]
-            )
-            model.compile(
-                optimizer=keras.optimizers.SGD(0.01),
-                loss=keras.losses.SparseCategoricalCrossentropy(reduction=reduction),
-                metrics=["accuracy"],
-            )
-        results[reduction] = _results(model, model.fit(x, y, batch_size=7, epochs=2, verbose=0, shuffle=False))
-    return results
-
-
-@program
-def penalties(scope: Scope) -> dict[str, Any]:
-    import keras
-    from keras import ops
-
-    class Penalised(keras.layers.Dense):
-        """Adds a mean over the batch, and a term per row."""
-
-        def call(self, inputs: Any, training: bool | None = None) -> Any:
-            out = super().call(inputs)
-            self.add_loss(0.1 * ops.mean(ops.square(out)))
-            self.add_loss(0.01 * ops.sum(ops.abs(out), axis=-1))
-            return out
-
-    x, y = _numbers(41)
-    keras.utils.set_random_seed(6)
-    with scope():
-        model = keras.Sequential(
-            [
-                keras.Input((6,)),
-                Penalised(7, kernel_regularizer="l2"),
-                keras.layers.Dense(2, activity_regularizer=keras.regularizers.L1(0.1), bias_regularizer="l1"),
-            ]
-        )
-        model.compile(optimizer=keras.optimizers.SGD(0.02), loss="mse")
-    return _results(model, model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False))
-
-
-@program
-def every_optimizer(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _numbers(20)
-    names = ["SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Adafactor", "Nadam", "Ftrl", "Lion"]
-    results: dict[str, Any] = {}
-    for name in [*names, "Lamb", "Muon"]:
-        optimizer = getattr(keras.optimizers, name)(0.01, clipnorm=0.5)
-        model = _regressor(scope, optimizer=optimizer)
-        results[name] = _results(model, model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False))
-    return results
-
-
-@program
-def clipping_averaging_and_accumulation(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _numbers(45)
-    results: dict[str, Any] = {}
-    for name, options in {
-        "clipvalue": {"clipvalue": 0.01},
-        "global_clipnorm": {"global_clipnorm": 0.05},
-        "ema": {"use_ema": True, "ema_momentum": 0.8},
-        "accumulation": {"gradient_accumulation_steps": 3, "clipnorm": 0.1},
-    }.items():
-        model = _regressor(scope, optimizer=keras.optimizers.Adam(0.01, **options))
-        results[name] = _results(model, model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False))
-    return results
-
-
-@program
-def layers_frozen_and_thawed_between_compiles(scope: Scope) -> dict[str, Any]:
-    x, y = _classes()
-    model = _classifier(scope)
-    results = {}
-    for trainable in (False, True):
-        model.layers[0].trainable = trainable
-        with scope():
-            model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
-        history = model.fit(x, y, batch_size=16, epochs=1, verbose=0)
-        results[f"trainable_{trainable}"] = _results(model, history)
-    return results
-
-
-@program
-def parameters_that_the_loss_does_not_reach(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _numbers()
-    keras.utils.set_random_seed(6)
-    with scope():
-
-        class Partial(keras.Model):
-            """Has a layer that it builds and never uses."""
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.used = keras.layers.Dense(2)
-                self.unused = keras.layers.Dense(3)
-
-            def build(self, shape: Any) -> None:
-                self.used.build(shape)
-                self.unused.build(shape)
-
-            def call(self, inputs: Any) -> Any:
-                return self.used(inputs)
-
-        model = Partial()
-        model.compile(optimizer=keras.optimizers.Adam(0.01, weight_decay=0.1), loss="mse")
-    return _results(model, model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False))
-
-
-@program
-def subclassed_model_built_by_fit(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _numbers()
-    keras.utils.set_random_seed(6)
-    with scope():
-
-        class Residual(keras.Model):
-            """Unbuilt until it sees data; shares a layer."""
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.first = keras.layers.Dense(6, activation="relu")
-                self.last = keras.layers.Dense(2)
-
-            def call(self, inputs: Any, training: bool = False) -> Any:
-                return self.last(self.first(self.first(inputs)) + inputs)
-
-        model = Residual()
-    model.compile(optimizer="rmsprop", loss="mse", metrics=["mae"])
-    return _results(model, model.fit(x, y, batch_size=8, epochs=2, verbose=0))
-
-
-@program
-def own_train_and_test_step(scope: Scope) -> dict[str, Any]:
-    import keras
-    import torch
-    from keras import ops
-
-    class Own(keras.Model):
-        """The custom training step of Keras's guide for PyTorch."""
-
-        def train_step(self, data: Any) -> dict[str, Any]:
-            x, y = data
-            self.zero_grad()
-            y_pred = self(x, training=True)
-            loss = ops.mean(ops.square(y - y_pred)) + ops.mean(ops.abs(y_pred))
-            loss.backward()
-            with torch.no_grad():
-                self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
-            self.tracker.update_state(loss)
-            self.error.update_state(y, y_pred)
-            return {"loss": self.tracker.result(), "mae": self.error.result(), "twice": 2 * loss}
-
-        def test_step(self, data: Any) -> dict[str, Any]:
-            x, y = data
-            y_pred = self(x, training=False)
-            self.tracker.update_state(ops.mean(ops.square(y - y_pred)))
-            self.error.update_state(y, y_pred)
-            return {metric.name: metric.result() for metric in self.metrics}
-
-        @property
-        def metrics(self) -> list[Any]:
-            return [self.tracker, self.error]
-
-    x, y = _numbers(35)
-    keras.utils.set_random_seed(6)
-    with scope():
-        inputs = keras.Input((6,))
-        model = Own(inputs, keras.layers.Dense(2)(keras.layers.Dense(5, activation="tanh")(inputs)))
-        model.tracker, model.error = keras.metrics.Mean(name="loss"), keras.metrics.MeanAbsoluteError(name="mae")
-        model.compile(optimizer=keras.optimizers.Adam(0.01, clipnorm=0.1))
-    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=(x[:13], y[:13]))
-    return _results(model, history)
-
-
-@program
-def own_loss_and_metric_computation(scope: Scope) -> dict[str, Any]:
-    import keras
-    from keras import ops
-
-    class Own(keras.Model):
-        """Overrides the two methods that Keras offers for it."""
-
-        def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True) -> Any:
-            loss = ops.mean((y_pred - y) ** 2) + 0.1 * ops.mean(y_pred**2)
-            self.own.update_state(loss)
-            return loss
-
-        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
-            self.size.update_state(ops.abs(y_pred))
-            return self.get_metrics_result()
-
-    x, y = _numbers(35)
-    keras.utils.set_random_seed(6)
-    with scope():
-        inputs = keras.Input((6,))
-        model = Own(inputs, keras.layers.Dense(2)(inputs))
-        model.own, model.size = keras.metrics.Mean(name="own"), keras.metrics.Mean(name="size")
-        model.compile(optimizer="sgd", loss="mse")
-    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    return _results(model, history, evaluate=model.evaluate(x, y, batch_size=9, verbose=0, return_dict=True))
-
-
-@program
-def metrics_that_are_not_sums(scope: Scope) -> dict[str, Any]:
-    import keras
-    from keras import ops
-
-    class Largest(keras.metrics.Metric):
-        """The largest error so far."""
-
-        def __init__(self) -> None:
-            super().__init__(name="largest")
-            self.value = self.add_variable((), "zeros", name="value")
-
-        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-            self.value.assign(ops.maximum(self.value, ops.max(ops.abs(y_true - y_pred))))
-
-        def result(self) -> Any:
-            return self.value
-
-    def spread(y_true: Any, y_pred: Any) -> Any:
-        return ops.std(y_pred)
-
-    def row_error(y_true: Any, y_pred: Any) -> Any:
-        return ops.mean(ops.abs(y_true - y_pred), axis=-1)
-
-    x, y = _numbers(35)
-    model = _regressor(scope, metrics=[Largest(), spread, row_error, keras.metrics.R2Score()])
-    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    return _results(model, history, evaluate=model.evaluate(x, y, batch_size=9, verbose=0))
-
-
-@program
-def callbacks_that_decide(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _classes(60)
-    model = _classifier(scope, optimizer=keras.optimizers.SGD(0.5))
-    callbacks = [
-        keras.callbacks.ReduceLROnPlateau(monitor="val_loss", patience=1, factor=0.5),
-        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.95),
-        keras.callbacks.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True),
-        keras.callbacks.TerminateOnNaN(),
-    ]
-    history = model.fit(
-        x, y, batch_size=16, epochs=12, verbose=0, validation_split=0.3, callbacks=callbacks, initial_epoch=2
-    )
-    return _results(model, history, rate=float(model.optimizer.learning_rate))
-
-
-@program
-def learning_rate_schedule(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _classes()
-    schedule = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=9, warmup_steps=3, warmup_target=0.2)
-    model = _classifier(scope, optimizer=keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True))
-    return _results(model, model.fit(x, y, batch_size=16, epochs=3, verbose=0, validation_freq=2, validation_split=0.1))
-
-
-@program
-def synchronised_batch_normalization(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    rng = np.random.default_rng(9)
-    x, y = rng.normal(3, 2, (26, 4, 4, 3)).astype("float32"), rng.integers(0, 2, 26)
-    keras.utils.set_random_seed(6)
-    synchronized = scope is not contextlib.nullcontext
-    with scope():
-        model = keras.Sequential(
-            [
-                keras.Input((4, 4, 3)),
-                keras.layers.Conv2D(4, 3),
-                keras.layers.BatchNormalization(synchronized=synchronized, momentum=0.8),
-                keras.layers.Flatten(),
-                keras.layers.BatchNormalization(synchronized=synchronized, scale=False),
-                keras.layers.Dense(2, activation="softmax"),
-            ]
-        )
-        model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
-    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-    return _results(model, history, predict=model.predict(x, verbose=0))
-
-
-@program
-def mixed_float16_with_loss_scaling(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    x, y = _classes(48)
-    keras.utils.set_random_seed(6)
-    with scope():
-        model = keras.Sequential(
-            [
-                keras.Input((8,)),
-                keras.layers.Dense(16, activation="relu", dtype="mixed_float16"),
-                keras.layers.Dense(4, activation="softmax", dtype="float32"),
-            ]
-        )
-        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**8)
-        model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy")
-    history = model.fit(x, y, batch_size=16, epochs=2, verbose=0, shuffle=False)
-    return {"history": history.history, "scale": float(model.optimizer.dynamic_scale)}
-
-
-@program
-def methods_on_one_batch(scope: Scope) -> dict[str, Any]:
-    x, y = _classes()
-    model = _classifier(scope, weighted_metrics=["accuracy"])
-    losses = [
-        model.train_on_batch(x[:16], y[:16]),
-        model.train_on_batch(x[16:17], y[16:17]),
-        model.train_on_batch(x[17:30], y[17:30], sample_weight=np.linspace(0, 1, 13, dtype="float32")),
-        model.train_on_batch(x[30:], y[30:], class_weight={0: 1.0, 1: 2.0, 2: 0.0, 3: 1.0}),
-    ]
-    return _results(
-        model,
-        losses=losses,
-        test=model.test_on_batch(x[:5], y[:5], return_dict=True),
-        predict=model.predict_on_batch(x[:3]),
-    )
-
-
-@program
-def outputs_in_a_nested_structure(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    keras.utils.set_random_seed(6)
-    with scope():
-        inputs = keras.Input((1,))
-        model = keras.Model(inputs, {"same": inputs * 1.0, "more": [inputs + 1, (inputs * 2,)]})
-    rows = np.arange(23, dtype="float32")[:, None]
-    return {str(n): model.predict(rows[:n], batch_size=5, verbose=0) for n in (1, 2, 17, 23)}
-
-
-@program
-def repeated_fits_and_weights_set_between(scope: Scope) -> dict[str, Any]:
-    x, y = _classes()
-    model = _classifier(scope)
-    start = model.get_weights()
-    model.fit(x, y, batch_size=16, epochs=1, verbose=0)
-    model.set_weights(start)
-    history = model.fit(x, y, batch_size=10, epochs=2, verbose=0, steps_per_epoch=3)
-    return _results(model, history)
+    return results_of(model, history)

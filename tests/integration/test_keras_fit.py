@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.integration.programs import PROGRAMS, run_plain, run_under_strategy
+from stratagem.testing import assert_same_on_all_replicas
+from tests.integration.program_runner import PROGRAMS, run_plain, run_under_strategy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -31,13 +31,22 @@ def assert_equal_results(actual: Any, expected: Any, tolerance: float, path: str
         np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=path)
 
 
-plain = functools.cache(run_plain)
+_plain: dict[str, Any] = {}
+
+
+def plain(name: str, replica_pool: Any) -> Any:
+    """The program's results on one device, computed once, in a process of its own."""
+    if name not in _plain:
+        (_plain[name],) = replica_pool(1).run(run_plain, name, timeout_seconds=200)
+    return _plain[name]
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_a_program_gives_the_results_of_one_device(name: str, replicas: int, replica_pool: Any) -> None:
+    expected = plain(name, replica_pool)
     results = replica_pool(replicas).run(run_under_strategy, name, timeout_seconds=200)
     assert len(results) == replicas
+    assert_same_on_all_replicas(results)
     for result in results:
-        assert_equal_results(result, plain(name), TOLERANCE.get(name, 1e-5))
+        assert_equal_results(result, expected, TOLERANCE.get(name, 1e-5))

@@ -41,7 +41,7 @@ class Job:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ArgumentError(
                 f"{RANK}={self.rank} does not lie in 0..{self.world_size - 1} ({WORLD_SIZE}={self.world_size})",
-                fix=f"set both, or neither and start the script with: stratagem run --replicas {max(1, self.world_size)}",
+                fix=f"set both, or neither and use: stratagem run --replicas {max(1, self.world_size)}",
             )
 
 

@@ -92,7 +92,9 @@ class Engine(ABC):
         """`value` (a number, array, tensor or Keras variable) as a tensor on this process's device."""
 
     @abstractmethod
-    def run_on_replicas(self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]) -> tuple[T, ...]:
+    def run_on_replicas(
+        self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
+    ) -> tuple[T, ...]:
         """Call `fn(*args[i], **kwargs[i])` on local replica i's device; the results in replica order.
 
         Args:

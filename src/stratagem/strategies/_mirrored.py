@@ -39,7 +39,7 @@ class MirroredExtended(StrategyExtended):
         self._devices = _chosen_devices(self._engine, asked)
         _check_ops(cross_device_ops, self._devices)
         self._cross_device_ops = cross_device_ops
-        _take_place(self._engine, len(self._devices))
+        _take_place(self._engine, self._devices)
 
     @property
     def engine(self) -> Engine:
@@ -92,24 +92,28 @@ def _chosen_devices(engine: Engine, asked: tuple[str, ...]) -> tuple[str, ...]:
         return asked
     present = engine.local_devices()
     job = env.job()
-    if job is None or engine.capabilities.many_replicas_per_process:
+    if engine.capabilities.many_replicas_per_process:
         return present
-    if len(present) < job.world_size:
+    wanted = env.replicas() if job is None else job.world_size
+    if wanted is None:
+        return present
+    if len(present) < wanted:
         raise DeviceError(
-            f"this job has {job.world_size} processes, but this host has {len(present)} devices: {', '.join(present)}",
-            fix=f"start with --replicas {len(present)}, or with --cpu-devices {job.world_size}",
+            f"this job has {wanted} processes, but this host has {len(present)} devices: {', '.join(present)}",
+            fix=f"start with --replicas {len(present)}, or with --cpu-devices {wanted}",
         )
-    return present[: job.world_size]
+    return present[:wanted]
 
 
-def _take_place(engine: Engine, num_replicas: int) -> None:
+def _take_place(engine: Engine, devices: Sequence[str]) -> None:
     """See that this process is one of as many as there are replicas, where the engine wants one for each."""
     if engine.capabilities.many_replicas_per_process:
         return
+    num_replicas = len(devices)
     job = env.job()
     if job is None:
         if num_replicas > 1:
-            become_launcher(num_replicas)
+            become_launcher(num_replicas, on_cpu=all(device.startswith("CPU") for device in devices))
         return
     if job.world_size != num_replicas:
         raise LaunchError(

@@ -92,6 +92,8 @@ class FakeEngine(Engine):
     def all_reduce(self, op: Reduction, values: Columns) -> tuple[tuple[Any, ...], ...]:
         rows = self._rows(values)
         for row in rows:
+            if any(array.dtype == np.bool_ for array in row):
+                raise ArgumentTypeError(f"bool can't be reduced with {op.name}", fix="cast it to an integer first")
             if len({(array.shape, array.dtype) for array in row}) > 1:
                 raise StructureMismatchError(f"all_reduce of values that differ between replicas: {_kinds(row)}")
         reduced = tuple(_reduced(op, row) for row in rows)

@@ -32,7 +32,9 @@ def _needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
 
 class _AllReduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, transport: Transport, reduction: Reduction, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, transport: Transport, reduction: Reduction, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.transport, ctx.reduction = transport, reduction
         return tuple(transport.all_reduce(reduction, tensors))
 

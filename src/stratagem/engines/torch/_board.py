@@ -12,15 +12,19 @@ from collections.abc import Callable
 
 import torch
 
+from stratagem.engines.torch import _lost
 from stratagem.engines.torch._header import Header
 from stratagem.engines.torch._segment import Handle, Segment, aligned
 from stratagem.engines.torch._waiting import wait_until
-from stratagem.errors import CollectiveMismatchError, CollectiveTimeoutError, ReplicaFailedError
+from stratagem.errors import ArgumentError, StratagemError
 
-_HEADER_BYTES = 64 * 1024
+# Large enough for some 40,000 tensors; what nobody writes to takes no memory.
+_HEADER_BYTES = 1024 * 1024
 _NUM_SLOTS = 2
+_NOTE_SLOT = _NUM_SLOTS
 _COLUMNS = 8
-_POSTED, _DONE, _LEFT, _PID = range(4)
+_POSTED, _DONE, _LEFT, _PID, _NOTED = range(5)
+_ENDED, _FAILED = 1, 2  # of _LEFT
 
 
 class Board:
@@ -44,7 +48,7 @@ class Board:
     @classmethod
     def create(cls, rank: int, world_size: int, timeout_seconds: float) -> Board:
         """The board itself; replica 0 makes it."""
-        num_bytes = aligned(world_size * _COLUMNS * 8) + world_size * _NUM_SLOTS * _HEADER_BYTES
+        num_bytes = aligned(world_size * _COLUMNS * 8) + world_size * (_NUM_SLOTS + 1) * _HEADER_BYTES
         return cls(Segment.create(num_bytes, "board"), rank, world_size, timeout_seconds)
 
     @classmethod
@@ -65,21 +69,22 @@ class Board:
     def exchange(self, header: Header) -> list[Header]:
         """Post this replica's header; return those of all replicas, in replica order."""
         data = pickle.dumps(header)
-        assert len(data) + 8 <= _HEADER_BYTES, "details belong in the payload"
-        at = self._slot_at(self.rank, self._number)
-        self.segment.write(at, len(data).to_bytes(8, "little"))
-        self.segment.write(at + 8, data)
+        if len(data) + 8 > _HEADER_BYTES:
+            raise ArgumentError(
+                f"{len(header.specs)} tensors are too many for one {header.operation}", fix="join some of them first"
+            )
+        self._write(self._number % _NUM_SLOTS, data)
         self._flags[self.rank, _POSTED] = self._number
         self._wait_for_flag(_POSTED, self._number, str(header))
-        return [header if rank == self.rank else self._read(rank, self._number) for rank in range(self.world_size)]
+        return [header if rank == self.rank else self._header(rank, self._number) for rank in range(self.world_size)]
 
     def end(self) -> None:
         """Everything of the current collective has been read."""
         self._flags[self.rank, _DONE] = self._number
 
-    def leave(self) -> None:
+    def leave(self, failed: bool = False) -> None:
         """This replica takes part in nothing any more; whoever waits for it learns so."""
-        self._flags[self.rank, _LEFT] = 1
+        self._flags[self.rank, _LEFT] = _FAILED if failed else _ENDED
 
     def wait_for(self, ready: Callable[[], bool], what: str, missing: Callable[[], list[int]]) -> None:
         """Wait until `ready()`.
@@ -91,19 +96,26 @@ class Board:
         Raises:
             CollectiveTimeoutError: a replica did not come in time.
             CollectiveMismatchError: a replica's program has ended.
-            ReplicaFailedError: a replica's process died.
+            ReplicaFailedError: a replica's program failed, or its process died.
         """
 
         def on_stall() -> None:
-            for rank in missing():
-                self._raise_if_gone(rank, what, ready)
+            if not self._flags[self.rank, _NOTED]:
+                self._write(_NOTE_SLOT, what.encode())
+                self._flags[self.rank, _NOTED] = 1
+            error = self._gone(missing(), what)
+            if error is not None and not ready():
+                raise error
 
         wait_until(
             ready,
             timeout_seconds=self.timeout_seconds,
             on_stall=on_stall,
-            on_timeout=lambda seconds: self._timeout(seconds, what, missing()),
+            on_timeout=lambda seconds: _lost.late(
+                {rank: self._last_seen(rank) for rank in missing()}, self.world_size, self.rank, what, seconds
+            ),
         )
+        self._flags[self.rank, _NOTED] = 0
 
     def _wait_for_flag(self, column: int, number: int, what: str) -> None:
         flags = self._flags[:, column]
@@ -113,48 +125,36 @@ class Board:
             lambda: [rank for rank in range(self.world_size) if flags[rank] < number],
         )
 
-    def _slot_at(self, rank: int, number: int) -> int:
-        return self._headers_at + (rank * _NUM_SLOTS + number % _NUM_SLOTS) * _HEADER_BYTES
+    def _slot_at(self, rank: int, slot: int) -> int:
+        return self._headers_at + (rank * (_NUM_SLOTS + 1) + slot) * _HEADER_BYTES
 
-    def _read(self, rank: int, number: int) -> Header:
-        at = self._slot_at(rank, number)
-        length = int.from_bytes(self.segment.read(at, 8), "little")
-        return pickle.loads(self.segment.read(at + 8, length))
+    def _write(self, slot: int, data: bytes) -> None:
+        at = self._slot_at(self.rank, slot)
+        self.segment.write(at, len(data).to_bytes(8, "little"))
+        self.segment.write(at + 8, data)
 
-    def _raise_if_gone(self, rank: int, what: str, ready: Callable[[], bool]) -> None:
-        if self._flags[rank, _LEFT] and not ready():
-            raise CollectiveMismatchError(
-                f"replica {self.rank} waits in {what}, but the program of replica {rank} has ended",
-                fix="make every replica call the same collectives in the same order",
-            )
-        pid = int(self._flags[rank, _PID])
-        if pid and not _alive(pid) and not ready():
-            raise ReplicaFailedError(
-                f"the process of replica {rank} (pid {pid}) died while replica {self.rank} waited in {what}",
-                fix=f"read the last lines that replica {rank} printed",
-            )
+    def _read(self, rank: int, slot: int) -> bytes:
+        at = self._slot_at(rank, slot)
+        return self.segment.read(at + 8, int.from_bytes(self.segment.read(at, 8), "little"))
 
-    def _timeout(self, seconds: float, what: str, missing: list[int]) -> CollectiveTimeoutError:
-        names = ", ".join(map(str, missing))
-        last = "; ".join(f"replica {rank} is {self._last_seen(rank)}" for rank in missing)
-        return CollectiveTimeoutError(
-            f"replica {self.rank} waited {seconds:g} seconds in {what} for replica {names} of {self.world_size}: {last}",
-            fix="make every replica call the same collectives in the same order; "
-            "if it is only slow, set STRATAGEM_COLLECTIVE_TIMEOUT_SECONDS higher",
-        )
+    def _header(self, rank: int, number: int) -> Header:
+        return pickle.loads(self._read(rank, number % _NUM_SLOTS))
+
+    def _gone(self, missing: list[int], what: str) -> StratagemError | None:
+        """The error about a replica that will never come; of several, about the one that is the likeliest cause."""
+        left = {rank: int(self._flags[rank, _LEFT]) for rank in missing}
+        for rank in missing:
+            pid = int(self._flags[rank, _PID])
+            if pid and not left[rank] and not _lost.alive(pid):
+                return _lost.died(rank, pid, self.rank, what)
+        rank = max(missing, key=left.__getitem__, default=None)
+        return _lost.left(rank, left[rank] == _FAILED, self.rank, what) if rank is not None and left[rank] else None
 
     def _last_seen(self, rank: int) -> str:
         posted, done = int(self._flags[rank, _POSTED]), int(self._flags[rank, _DONE])
         if posted == 0:
             return "not yet in any collective"
-        state = "past" if done >= posted else "in"
-        return f"{state} its collective {posted}, {self._read(rank, posted)} (this is number {self._number})"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # The state follows the name, which may hold anything, in parentheses; Z and X are dead.
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+        number = f"its collective {posted} (this is number {self._number})"
+        if self._flags[rank, _NOTED]:
+            return f"waiting in {self._read(rank, _NOTE_SLOT).decode()}, {'past' if done >= posted else 'in'} {number}"
+        return f"{'past' if done >= posted else 'in'} {self._header(rank, posted)}, {number}"

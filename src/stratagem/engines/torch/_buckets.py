@@ -46,6 +46,12 @@ class BucketLayout:
         """Buckets."""
         return len(self.sizes)
 
+    def describe(self) -> str:
+        """What is summed, in few words."""
+        numbers = sum(place.numel for place in self.parameters)
+        extras = ", ".join(f"{name} {list(place.shape)}" for name, place in self.extras.items())
+        return f"{len(self.parameters)} gradients of {numbers} numbers, and {extras or 'nothing else'}"
+
 
 def plan_buckets(
     parameters: Sequence[tuple[torch.dtype, tuple[int, ...]]],
@@ -65,8 +71,11 @@ def plan_buckets(
     def place(dtype: torch.dtype, shape: tuple[int, ...], limit_bytes: int | None) -> Slice:
         bucket = open_bucket.get(dtype)
         numel = _numel(shape)
-        full = bucket is not None and limit_bytes is not None and sizes[bucket] > 0 and (
-            (sizes[bucket] + numel) * dtype.itemsize > limit_bytes
+        full = (
+            bucket is not None
+            and limit_bytes is not None
+            and sizes[bucket] > 0
+            and ((sizes[bucket] + numel) * dtype.itemsize > limit_bytes)
         )
         if bucket is None or full:
             bucket = len(sizes)

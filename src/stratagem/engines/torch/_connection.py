@@ -16,6 +16,7 @@ from stratagem._core import env
 from stratagem.engines.torch import _segment
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._devices import torch_device
+from stratagem.engines.torch._notes import Notes
 from stratagem.engines.torch._process_group import ProcessGroupTransport
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.engines.torch._shared_memory import SharedMemoryTransport
@@ -40,6 +41,7 @@ def connect(job: env.Job, devices: Sequence[str]) -> Transport:
     device = torch_device(devices[job.rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    excepthook = sys.excepthook
     dist.init_process_group(
         "gloo",
         store=dist.PrefixStore("group", store),
@@ -47,6 +49,8 @@ def connect(job: env.Job, devices: Sequence[str]) -> Transport:
         world_size=job.world_size,
         timeout=datetime.timedelta(seconds=timeout_seconds),
     )
+    # torch's own would put its rank before each line of a traceback, where the launcher has put ours.
+    sys.excepthook = excepthook
     transport = _transport(store, job, devices, timeout_seconds)
     share_random_state(transport)
     return transport
@@ -54,7 +58,8 @@ def connect(job: env.Job, devices: Sequence[str]) -> Transport:
 
 def disconnect(transport: Transport) -> None:
     """Leave the job."""
-    transport.close()
+    # Set by the interpreter when it ends because of an exception that nobody caught.
+    transport.close(failed=getattr(sys, "last_value", None) is not None)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -104,10 +109,6 @@ def _transport(store: dist.Store, job: env.Job, devices: Sequence[str], timeout_
     assert control is not None, "initialised by connect"
     timeout = datetime.timedelta(seconds=timeout_seconds)
     data = control if kinds == {"cpu"} else dist.new_group(backend="nccl", timeout=timeout)
-    assert data is not None, "this process is in the group"
-    return ProcessGroupTransport(control, data, torch_device(devices[job.rank]), store, timeout_seconds)
-
-
-def failed() -> bool:
-    """Whether this interpreter is ending because of an exception that nobody caught."""
-    return getattr(sys, "last_value", None) is not None
+    assert isinstance(data, dist.ProcessGroup), "this process is in the group"
+    notes = Notes(job.directory, job.rank)
+    return ProcessGroupTransport(control, data, torch_device(devices[job.rank]), store, notes, timeout_seconds)

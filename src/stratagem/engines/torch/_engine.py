@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import torch
 
-from stratagem import launch
 from stratagem._core import env, state
 from stratagem._core.enums import Reduction
 from stratagem.engines.base import Capabilities, Engine, Tensor
@@ -55,7 +54,6 @@ class TorchEngine(Engine):
     def connect(self, devices: Sequence[str]) -> None:
         if self._connected_devices == tuple(devices):
             return
-        launch.start_lifeline()
         state.mark_connected()
         if len(devices) == 1:
             self._transport = self._alone
@@ -82,6 +80,7 @@ class TorchEngine(Engine):
         if self._joined is not None:
             _connection.disconnect(self._joined)
             atexit.unregister(self.disconnect)
+            state.mark_disconnected()
         self._joined = self._connected_devices = None
         self._transport = self._alone
 
@@ -120,11 +119,10 @@ class TorchEngine(Engine):
     def run_on_replicas(
         self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
     ) -> tuple[T, ...]:
-        return (fn(*args[0], **kwargs[0]),)
+        with self._transport.in_run():
+            return (fn(*args[0], **kwargs[0]),)
 
-    def all_reduce(
-        self, op: Reduction, values: Sequence[Sequence[Tensor]]
-    ) -> tuple[tuple[Tensor, ...], ...]:
+    def all_reduce(self, op: Reduction, values: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
         return (_autograd.all_reduce(self._transport, op, values[0]),)
 
     def all_gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> tuple[tuple[Tensor, ...], ...]:

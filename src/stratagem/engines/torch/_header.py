@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import torch
 
 from stratagem.errors import CollectiveMismatchError, StructureMismatchError
 
-_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Keras and torch call us from their own code: optimizers, backward passes.
+_NOT_USERS = tuple(folder + os.sep for folder in (_OURS, *keras.__path__, *torch.__path__))
 
 
 @dataclass(frozen=True)
@@ -24,24 +27,27 @@ class Header:
         operation: The collective with its options, such as "all_reduce(SUM)"; equal on all replicas.
         specs: Dtype and shape of each tensor.
         where: The user's line that called it, such as "train.py:12".
-        same_shapes: Whether all replicas must bring the same shapes.
+        free_axis: The axis along which sizes may differ between replicas.
         details: More that others need to read the tensors.
         source: The only replica that brings tensors, if there is but one.
+        run: Inside `strategy.run`, which call of it this is; else 0.
     """
 
     operation: str
     specs: tuple[tuple[torch.dtype, tuple[int, ...]], ...] = ()
     where: str = ""
-    same_shapes: bool = True
+    free_axis: int | None = None
     details: Any = field(default=None, compare=False)
     source: int | None = None
+    run: int = 0
 
     def __str__(self) -> str:
         tensors = ", ".join(describe(dtype, shape) for dtype, shape in self.specs[:4])
         more = f", and {len(self.specs) - 4} more" if len(self.specs) > 4 else ""
         of = f" of {tensors}{more}" if self.specs else ""
         at = f" at {self.where}" if self.where else ""
-        return f"{self.operation}{of}{at}"
+        run = f" in call {self.run} of strategy.run" if self.run else ""
+        return f"{self.operation}{of}{at}{run}"
 
 
 def describe(dtype: torch.dtype, shape: Sequence[int]) -> str:
@@ -59,9 +65,9 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> tuple[tuple[torch.dtype, tuple[
 
 
 def callers_line() -> str:
-    """The innermost line of the call stack that is not Stratagem's, as "file.py:12"."""
+    """The innermost line of the call stack that is the user's own, as "file.py:12"."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 
@@ -75,7 +81,7 @@ def check_agreement(headers: Sequence[Header]) -> None:
     """
     first = headers[0]
     for replica, other in enumerate(headers[1:], start=1):
-        if other.operation != first.operation:
+        if (other.operation, other.run) != (first.operation, first.run):
             raise CollectiveMismatchError(
                 f"replica 0 called {first}, while replica {replica} called {other}",
                 fix="make every replica call the same collectives in the same order",
@@ -83,17 +89,24 @@ def check_agreement(headers: Sequence[Header]) -> None:
         if not _fits(first, other):
             raise StructureMismatchError(
                 f"in {first.operation}, replica 0 has {_tensors(first)} but replica {replica} has {_tensors(other)}",
-                fix="bring tensors of the same dtype and shape; rows that differ in number need axis=0, or gather",
+                fix="bring tensors of the same number, dtype and shape"
+                if first.free_axis is None
+                else f"bring tensors that differ in size along axis {first.free_axis} only",
             )
 
 
 def _fits(first: Header, other: Header) -> bool:
-    if first.source is not None:
-        return True
-    if first.same_shapes:
-        return first.specs == other.specs
-    return [(dtype, len(shape)) for dtype, shape in first.specs] == [
-        (dtype, len(shape)) for dtype, shape in other.specs
+    return first.source is not None or _fixed(first) == _fixed(other)
+
+
+def _fixed(header: Header) -> list[tuple[torch.dtype, tuple[int, ...]]]:
+    """What must be equal on all replicas of dtypes and shapes; a free axis counts as 0."""
+    axis = header.free_axis
+    if axis is None:
+        return list(header.specs)
+    return [
+        (dtype, tuple(0 if dim == axis % len(shape) else size for dim, size in enumerate(shape)))
+        for dtype, shape in header.specs
     ]
 
 

@@ -20,19 +20,17 @@ class LocalTransport(Transport):
     def __init__(self) -> None:
         super().__init__(rank=0, world_size=1)
 
-    def _all_reduce(
-        self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def _all_reduce(self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [reduce_parts(reduction, [tensor.detach()]) for tensor in tensors]
 
     @contextmanager
     def _swap(self, header: Header, tensors: Sequence[torch.Tensor]) -> Iterator[list[list[torch.Tensor]]]:
         yield [[tensor.detach() for tensor in tensors]]
 
-    def bucket_channel(self, layout: BucketLayout) -> BucketChannel:
+    def _bucket_channel(self, layout: BucketLayout) -> BucketChannel:
         return _LocalBuckets(layout)
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Nothing to leave."""
 
 

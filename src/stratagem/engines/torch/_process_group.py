@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -12,20 +12,17 @@ import torch
 import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
+from stratagem.engines.torch import _lost
 from stratagem.engines.torch._buckets import BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, check_agreement
-from stratagem.engines.torch._transport import BucketChannel, Transport, mean_of_sum
-from stratagem.errors import CollectiveTimeoutError, ReplicaFailedError
+from stratagem.engines.torch._notes import Note, Notes
+from stratagem.engines.torch._segment import aligned
+from stratagem.engines.torch._transport import HALF, BucketChannel, Transport, mean_of_sum, reduce_parts, reduced_in
+from stratagem.errors import ReplicaFailedError, StratagemError
 
 T = TypeVar("T")
 
-_OPS = {
-    Reduction.SUM: dist.ReduceOp.SUM,
-    # gloo has no mean, and NCCL's rounds integers; sum and divide.
-    Reduction.MEAN: dist.ReduceOp.SUM,
-    Reduction.MIN: dist.ReduceOp.MIN,
-    Reduction.MAX: dist.ReduceOp.MAX,
-}
+_DEATH_SECONDS = 1.0
 
 
 class ProcessGroupTransport(Transport):
@@ -35,7 +32,8 @@ class ProcessGroupTransport(Transport):
         control: A gloo group; headers and objects travel on it.
         data: The group for tensors on `device`; the same as `control` on a CPU.
         device: Where this replica's tensors are.
-        store: The rendezvous store, where each replica notes what it is doing.
+        store: The rendezvous store.
+        notes: Where each replica notes what it is doing.
         timeout_seconds: As given to the groups.
     """
 
@@ -45,72 +43,69 @@ class ProcessGroupTransport(Transport):
         data: dist.ProcessGroup,
         device: torch.device,
         store: dist.Store,
+        notes: Notes,
         timeout_seconds: float,
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), store)
         self._control = control
         self._data = data
         self._device = device
-        self._notes = store
+        self._notes = notes
         self._timeout_seconds = timeout_seconds
         self._number = 0
+        self.note("its start")
 
-    def _all_reduce(
-        self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def note(self, what: str) -> None:
+        """Let the others know of this replica's next collective."""
+        self._notes.write(self._number, what)
+        self._number += 1
+
+    def _all_reduce(self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if reduction in (Reduction.MIN, Reduction.MAX):
+            # gloo's extremes forget a NaN.
+            with self._swap(header, tensors) as parts:
+                return [reduce_parts(reduction, [part[i] for part in parts]) for i in range(len(tensors))]
         self._agree(header)
-        return [self._reduce_one(header, reduction, tensor.detach()) for tensor in tensors]
-
-    def _reduce_one(self, header: Header, reduction: Reduction, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype in (torch.float16, torch.bfloat16) and reduction in (Reduction.SUM, Reduction.MEAN):
-            total = self._reduce_one(header, reduction, tensor.float())
-            return total.to(tensor.dtype)
-        total = tensor.clone().contiguous()
-        self.guard(str(header), lambda: dist.all_reduce(total, _OPS[reduction], group=self._data))
-        return mean_of_sum(total, self.world_size) if reduction is Reduction.MEAN else total
+        results: dict[int, torch.Tensor] = {}
+        for dtype, indices in _by_dtype(reduction, tensors).items():
+            flat = torch.cat([tensors[index].detach().reshape(-1).to(dtype) for index in indices])
+            self.guard(str(header), lambda flat=flat: dist.all_reduce(flat, group=self._data))
+            # The groups have no mean (gloo), or round that of integers (NCCL).
+            total = mean_of_sum(flat, self.world_size) if reduction is Reduction.MEAN else flat
+            parts = total.split([tensors[index].numel() for index in indices])
+            for index, part in zip(indices, parts, strict=True):
+                given = tensors[index]
+                # Copied, because views of one tensor would live and change together.
+                copy = part.reshape(given.shape).clone()
+                results[index] = copy.to(given.dtype) if given.dtype in HALF else copy
+        return [results[index] for index in range(len(tensors))]
 
     @contextmanager
     def _swap(self, header: Header, tensors: Sequence[torch.Tensor]) -> Iterator[list[list[torch.Tensor]]]:
         headers = self._agree(header)
+        sizes = [_packed_bytes(other) for other in headers]
         if header.source is not None:
-            yield self._from_source(header, headers[header.source], tensors)
+            packed = self._packed(header, tensors, sizes[header.source])
+            if packed.numel():
+                self.guard(str(header), lambda: dist.broadcast(packed, header.source, group=self._data))
+            yield [_unpacked(other, packed) if rank == header.source else [] for rank, other in enumerate(headers)]
             return
-        parts: list[list[torch.Tensor]] = [[] for _ in headers]
-        for index, tensor in enumerate(tensors):
-            shapes = [other.specs[index][1] for other in headers]
-            # Sent at the largest size and cut afterwards: the groups gather equal sizes only.
-            numel = max(torch.Size(shape).numel() for shape in shapes)
-            sent = torch.zeros(numel, dtype=tensor.dtype, device=self._device)
-            sent[: tensor.numel()] = tensor.detach().reshape(-1)
-            received = [torch.empty_like(sent) for _ in headers]
-            self._gather(header, received, sent)
-            for rank, shape in enumerate(shapes):
-                parts[rank].append(received[rank][: torch.Size(shape).numel()].view(shape))
-        yield parts
+        # Sent at the largest size: the groups gather equal sizes only.
+        mine = self._packed(header, tensors, max(sizes))
+        received = [torch.empty_like(mine) for _ in headers]
+        if mine.numel():
+            self.guard(str(header), lambda: dist.all_gather(received, mine, group=self._data))
+        yield [_unpacked(other, packed) for other, packed in zip(headers, received, strict=True)]
 
-    def _from_source(
-        self, header: Header, theirs: Header, tensors: Sequence[torch.Tensor]
-    ) -> list[list[torch.Tensor]]:
-        source = header.source
-        assert source is not None, "asked by the caller"
-        received = []
-        for index, (dtype, shape) in enumerate(theirs.specs):
-            tensor = (
-                tensors[index].to(self._device).contiguous()
-                if self.rank == source
-                else torch.empty(shape, dtype=dtype, device=self._device)
-            )
-            self.guard(str(header), lambda tensor=tensor: dist.broadcast(tensor, source, group=self._data))
-            received.append(tensor)
-        return [received if rank == source else [] for rank in range(self.world_size)]
-
-    def _gather(self, header: Header, received: list[torch.Tensor], sent: torch.Tensor) -> None:
-        if sent.numel():
-            self.guard(str(header), lambda: dist.all_gather(received, sent, group=self._data))
+    def _packed(self, header: Header, tensors: Sequence[torch.Tensor], num_bytes: int) -> torch.Tensor:
+        """The bytes of all tensors in one message; the tensors themselves stay what the header says."""
+        packed = torch.zeros(num_bytes, dtype=torch.uint8, device=self._device)
+        for place, tensor in zip(_unpacked(header, packed), tensors, strict=True):
+            place.copy_(tensor.detach())
+        return packed
 
     def _agree(self, header: Header) -> list[Header]:
-        self._number += 1
-        self._notes.set(f"doing/{self.rank}", f"{self._number}:{header}")
+        self.note(str(header))
         headers: list[Header] = [header] * self.world_size
         self.guard(str(header), lambda: dist.all_gather_object(headers, header, group=self._control))
         check_agreement(headers)
@@ -118,35 +113,79 @@ class ProcessGroupTransport(Transport):
 
     def guard(self, what: str, call: Callable[[], T]) -> T:
         """`call()`, with torch's errors about other replicas turned into ours."""
+        started = time.monotonic()
         try:
             return call()
         except RuntimeError as error:
+            seconds = time.monotonic() - started
             if "imed out" in str(error) or "imeout" in str(error):
-                raise CollectiveTimeoutError(
-                    f"replica {self.rank} waited {self._timeout_seconds:g} seconds in {what}; {self._others()}",
-                    fix="make every replica call the same collectives in the same order",
-                ) from error
-            raise ReplicaFailedError(
-                f"replica {self.rank} lost another replica in {what}: {error}; {self._others()}",
-                fix="read the last lines that the other replicas printed",
-            ) from error
+                raise self._late(what, self._timeout_seconds) from error
+            raise self._broken(what, seconds, str(error)) from error
 
-    def _others(self) -> str:
-        notes = []
-        for rank in range(self.world_size):
-            if rank != self.rank:
-                key = f"doing/{rank}"
-                number, _, text = self._notes.get(key).decode().partition(":") if self._notes.check([key]) else "0::"
-                notes.append(f"replica {rank} was last in its collective {number}, {text or 'none'}")
-        return "; ".join(notes) + f" (this is number {self._number})"
+    def _broken(self, what: str, seconds: float, problem: str) -> StratagemError:
+        """The error about whoever broke a connection."""
+        # A process that is killed loses its connections a moment before it counts as dead.
+        deadline = time.monotonic() + _DEATH_SECONDS
+        while time.monotonic() < deadline:
+            notes = self._others()
+            for rank, note in notes.items():
+                if note.died:
+                    return _lost.died(rank, note.pid, self.rank, what)
+            gone, behind = [rank for rank, note in notes.items() if note.left], self._behind(notes)
+            if gone and behind and not behind.keys() & set(gone):
+                # Who left had waited as this replica does, for the same one, and had begun earlier.
+                return self._late(what, seconds)
+            for rank in sorted(gone, key=lambda rank: rank not in behind):
+                return _lost.left(rank, notes[rank].left == "failed", self.rank, what)
+            time.sleep(_DEATH_SECONDS / 20)
+        return ReplicaFailedError(
+            f"replica {self.rank} lost another replica in {what}: {problem}",
+            fix="read the last lines that the other replicas printed",
+        )
 
-    def bucket_channel(self, layout: BucketLayout) -> BucketChannel:
+    def _late(self, what: str, seconds: float) -> StratagemError:
+        notes = self._others()
+        missing = {
+            rank: f"in {note.text}, its collective {note.number} (this is number {self._number - 1})"
+            for rank, note in (self._behind(notes) or notes).items()
+        }
+        return _lost.late(missing, self.world_size, self.rank, what, seconds)
+
+    def _others(self) -> dict[int, Note]:
+        return {rank: self._notes.read(rank) for rank in range(self.world_size) if rank != self.rank}
+
+    def _behind(self, notes: dict[int, Note]) -> dict[int, Note]:
+        """Those of `notes` whose replicas have not come to this replica's collective."""
+        return {rank: note for rank, note in notes.items() if note.number < self._number - 1}
+
+    def _bucket_channel(self, layout: BucketLayout) -> BucketChannel:
         return _GroupBuckets(self, self._data, self._device, layout)
 
-    def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            # Fails when the store's host is gone; then nobody is left to read the note.
-            self._notes.set(f"doing/{self.rank}", f"{self._number + 1}:the end of its program")
+    def close(self, *, failed: bool = False) -> None:
+        self._notes.write(self._number, "the end of its program", "failed" if failed else "ended")
+        self._notes.close()
+
+
+def _packed_bytes(header: Header) -> int:
+    return sum(aligned(torch.Size(shape).numel() * dtype.itemsize) for dtype, shape in header.specs)
+
+
+def _unpacked(header: Header, packed: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a header tells of, as views of their bytes."""
+    tensors, at = [], 0
+    for dtype, shape in header.specs:
+        num_bytes = torch.Size(shape).numel() * dtype.itemsize
+        tensors.append(packed[at : at + num_bytes].view(dtype).view(shape))
+        at += aligned(num_bytes)
+    return tensors
+
+
+def _by_dtype(reduction: Reduction, tensors: Sequence[torch.Tensor]) -> dict[torch.dtype, list[int]]:
+    """Which of the tensors travel together: those that are reduced in one dtype."""
+    groups: dict[torch.dtype, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        groups.setdefault(reduced_in(reduction, tensor.dtype), []).append(index)
+    return groups
 
 
 class _GroupBuckets(BucketChannel):
@@ -183,6 +222,7 @@ class _GroupBuckets(BucketChannel):
     def finish(self) -> None:
         assert self._next == len(self._buckets), "every bucket has been posted"
         what = f"the gradients at {callers_line()}"
+        self._transport.note(what)
         for work in self._works:
             self._transport.guard(what, work.wait)
         self._works.clear()

@@ -43,9 +43,7 @@ class SharedMemoryTransport(Transport):
         self._outgrown: list[Segment] = []
         self._opened: dict[int, Segment] = {}
 
-    def _all_reduce(
-        self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def _all_reduce(self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with self._swap(header, tensors) as parts:
             return [reduce_parts(reduction, [part[i] for part in parts]) for i in range(len(tensors))]
 
@@ -57,7 +55,8 @@ class SharedMemoryTransport(Transport):
         try:
             check_agreement(headers)
             yield [
-                list(tensors) if rank == self.rank else self._read(rank, other) for rank, other in enumerate(headers)
+                [tensor.detach() for tensor in tensors] if rank == self.rank else self._read(rank, other)
+                for rank, other in enumerate(headers)
             ]
         finally:
             self._board.end()
@@ -92,7 +91,7 @@ class SharedMemoryTransport(Transport):
             at += aligned(numel * dtype.itemsize)
         return tensors
 
-    def bucket_channel(self, layout: BucketLayout) -> BucketChannel:
+    def _bucket_channel(self, layout: BucketLayout) -> BucketChannel:
         if self.rank == 0:
             segment = Segment.create(_SharedBuckets.num_bytes(layout, self.world_size), "buckets")
             handles = self.all_gather_object(segment.handle)
@@ -104,8 +103,8 @@ class SharedMemoryTransport(Transport):
         segment.close()
         return channel
 
-    def close(self) -> None:
-        self._board.leave()
+    def close(self, *, failed: bool = False) -> None:
+        self._board.leave(failed)
         for segment in (self._mailbox, self._board.segment, *self._outgrown):
             segment.close()
 
@@ -140,9 +139,7 @@ class _SharedBuckets(BucketChannel):
     @staticmethod
     def num_bytes(layout: BucketLayout, world_size: int) -> int:
         """The size of the segment."""
-        area = sum(
-            aligned(size * dtype.itemsize) for dtype, size in zip(layout.dtypes, layout.sizes, strict=True)
-        )
+        area = sum(aligned(size * dtype.itemsize) for dtype, size in zip(layout.dtypes, layout.sizes, strict=True))
         return 2 * aligned(8 * world_size * layout.num_buckets) + (world_size + 1) * area
 
     def local(self, bucket: int) -> torch.Tensor:

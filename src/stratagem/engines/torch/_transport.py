@@ -20,7 +20,7 @@ from stratagem.engines.torch._buckets import BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, describe, specs_of
 from stratagem.errors import ArgumentError, ArgumentTypeError, StructureMismatchError
 
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 
 
 class BucketChannel(ABC):
@@ -55,6 +55,18 @@ class Transport(ABC):
         self.rank = rank
         self.world_size = world_size
         self._store = store
+        self._runs = 0
+        self._run = 0
+
+    @contextmanager
+    def in_run(self) -> Iterator[None]:
+        """Around a call of `strategy.run`: collectives inside meet those of the same call on other replicas only."""
+        self._runs += 1
+        outer, self._run = self._run, self._runs
+        try:
+            yield
+        finally:
+            self._run = outer
 
     def count(self, name: str, add: int) -> int:
         """Add to a counter that all replicas see, and return it. Not a collective: never waits."""
@@ -65,27 +77,27 @@ class Transport(ABC):
         """Reduce each tensor over all replicas."""
         for tensor in tensors:
             _check_reducible(reduction, tensor)
-        header = Header(f"all_reduce({reduction.name})", specs_of(tensors), callers_line())
+        header = self._header(f"all_reduce({reduction.name})", tensors)
         return self._all_reduce(header, reduction, tensors)
 
     def all_gather(self, tensors: Sequence[torch.Tensor], axis: int) -> list[torch.Tensor]:
         """Concatenate each tensor over replicas along `axis`, in replica order."""
         for tensor in tensors:
             _check_axis(tensor, axis)
-        header = Header(f"all_gather(axis={axis})", specs_of(tensors), callers_line(), same_shapes=False)
+        header = self._header(f"all_gather(axis={axis})", tensors, free_axis=axis)
         with self._swap(header, tensors) as parts:
-            return [_concatenate([part[i] for part in parts], axis) for i in range(len(tensors))]
+            return [torch.cat([part[i] for part in parts], dim=axis) for i in range(len(tensors))]
 
     def all_gather_object(self, value: object) -> list[Any]:
         """One picklable object per replica, in replica order."""
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        header = Header("all_gather_object", specs_of([data]), callers_line(), same_shapes=False)
+        header = self._header("all_gather_object", [data], free_axis=0)
         with self._swap(header, [data]) as parts:
             return [pickle.loads(part[0].cpu().numpy().tobytes()) for part in parts]
 
     def broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> list[torch.Tensor]:
         """Replica `source`'s tensors."""
-        header = Header(f"broadcast(source={source})", specs_of(tensors), callers_line())
+        header = self._header(f"broadcast(source={source})", tensors)
         with self._swap(header, tensors) as parts:
             return [tensor.clone() for tensor in parts[source]]
 
@@ -100,20 +112,36 @@ class Transport(ABC):
         brought: list[torch.Tensor] = []
         if self.rank == source:
             brought = [torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8), *tensors]
-        header = Header(f"from_source({source})", specs_of(brought), source=source)
+        header = self._header(f"from_source({source})", brought, source=source)
         with self._swap(header, brought) as parts:
             pickled, *rest = parts[source]
             yield value if self.rank == source else pickle.loads(pickled.cpu().numpy().tobytes()), rest
 
     def barrier(self, name: str) -> None:
         """Return once every replica has come here."""
-        with self._swap(Header(f"barrier({name!r})"), []):
+        with self._swap(self._header(f"barrier({name!r})", []), []):
             return
 
+    def bucket_channel(self, layout: BucketLayout) -> BucketChannel:
+        """A channel for `layout`; a collective.
+
+        Raises:
+            StructureMismatchError: the layouts differ between replicas.
+        """
+        for replica, theirs in enumerate(self.all_gather_object(layout)):
+            if theirs != layout:
+                raise StructureMismatchError(
+                    f"replica {self.rank} wants to sum {layout.describe()} at {callers_line()}, "
+                    f"but replica {replica} wants to sum {theirs.describe()}",
+                    fix="make the same model, with the same metrics, in every process",
+                )
+        return self._bucket_channel(layout)
+
+    def _header(self, operation: str, tensors: Sequence[torch.Tensor], **options: Any) -> Header:
+        return Header(operation, specs_of(tensors), callers_line(), run=self._run, **options)
+
     @abstractmethod
-    def _all_reduce(
-        self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def _all_reduce(self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """`all_reduce` after the local checks."""
 
     @abstractmethod
@@ -122,35 +150,44 @@ class Transport(ABC):
         """All replicas' tensors, readable inside the block; raises where the replicas' headers don't agree."""
 
     @abstractmethod
-    def bucket_channel(self, layout: BucketLayout) -> BucketChannel:
-        """A channel for `layout`; a collective, and the layout must be equal on all replicas."""
+    def _bucket_channel(self, layout: BucketLayout) -> BucketChannel:
+        """`bucket_channel` after the check."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Leave the job."""
+    def close(self, *, failed: bool = False) -> None:
+        """Leave the job; `failed` if this replica's program has."""
 
 
 def reduce_parts(reduction: Reduction, parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Reduce one tensor's copies, in replica order, so that every replica computes the same bits."""
-    dtype = parts[0].dtype
+    kept = parts[0].dtype
+    dtype = reduced_in(reduction, kept)
     if reduction in (Reduction.MIN, Reduction.MAX):
         pick = torch.minimum if reduction is Reduction.MIN else torch.maximum
         result = parts[0].clone()
         for part in parts[1:]:
             result = pick(result, part)
         return result
-    result = parts[0].to(torch.float32 if dtype in _HALF else dtype, copy=True)
+    result = parts[0].to(dtype, copy=True)
     for part in parts[1:]:
         result += part
     if reduction is Reduction.MEAN:
         result = mean_of_sum(result, len(parts))
-    return result.to(dtype) if dtype in _HALF else result
+    return result.to(kept) if kept in HALF else result
+
+
+def reduced_in(reduction: Reduction, dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute a reduction in: wider than half types, and as TensorFlow for the mean of integers."""
+    if reduction in (Reduction.MIN, Reduction.MAX):
+        return dtype
+    if dtype in HALF:
+        return torch.float32
+    is_integer = not (dtype.is_floating_point or dtype.is_complex)
+    return torch.float64 if is_integer and reduction is Reduction.MEAN else dtype
 
 
 def mean_of_sum(total: torch.Tensor, count: int) -> torch.Tensor:
-    """A sum divided by `count`; integers become float64, as TensorFlow does it."""
-    if not (total.is_floating_point() or total.is_complex()):
-        total = total.to(torch.float64)
+    """A sum divided by `count`."""
     return total / count
 
 
@@ -170,16 +207,3 @@ def _check_axis(tensor: torch.Tensor, axis: int) -> None:
             f"axis {axis} does not exist in {describe(tensor.dtype, tensor.shape)}",
             fix=f"use an axis from {-tensor.ndim} to {tensor.ndim - 1}",
         )
-
-
-def _concatenate(parts: Sequence[torch.Tensor], axis: int) -> torch.Tensor:
-    axis %= parts[0].ndim
-    shapes = [tuple(size for dim, size in enumerate(part.shape) if dim != axis) for part in parts]
-    for replica, shape in enumerate(shapes):
-        if shape != shapes[0]:
-            raise StructureMismatchError(
-                f"shapes can differ along axis {axis} only, but replica 0 has {tuple(parts[0].shape)} "
-                f"and replica {replica} has {tuple(parts[replica].shape)}",
-                fix="gather along the axis in which they differ",
-            )
-    return torch.cat(list(parts), dim=axis)

@@ -50,9 +50,7 @@ class ReplicaDataAdapter(DataAdapter):
                     fix="give every process the same kind of data",
                 )
         self._chief = everyones[_CHIEF]
-        self._by_index = isinstance(inner, ArrayDataAdapter) and all(
-            theirs.matches(mine) for theirs in everyones
-        )
+        self._by_index = isinstance(inner, ArrayDataAdapter) and all(theirs.matches(mine) for theirs in everyones)
         self._reads = self._by_index or transport.rank == _CHIEF
 
     def get_torch_dataloader(self) -> Any:
@@ -111,7 +109,7 @@ class ReplicaDataAdapter(DataAdapter):
                 num_rows(batch)
             except StopIteration:
                 word = "end"
-            except Exception as caught:
+            except Exception as caught:  # noqa: BLE001 - raised again below, once the other replicas know
                 error, word = caught, f"{type(caught).__name__}: {caught}"
         spec = None if batch is None else tree.map_structure(_Leaf.of, batch)
         tensors = [part for part in tree.flatten(batch) if isinstance(part, torch.Tensor)]

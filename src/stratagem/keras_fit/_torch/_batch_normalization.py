@@ -22,9 +22,7 @@ def init(original: Callable[..., None], layer: Any, *args: Any, synchronized: bo
     layer.synchronized = synchronized
 
 
-def call(
-    original: Callable[..., Any], layer: Any, inputs: Any, training: bool | None = None, mask: Any = None
-) -> Any:
+def call(original: Callable[..., Any], layer: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
     """`BatchNormalization.call`."""
     step = _step.current()
     if step is None or inputs.device.type == "meta":
@@ -97,7 +95,7 @@ def _synchronized(step: Step, layer: Any, inputs: torch.Tensor, mask: Any) -> to
     (squares,) = _autograd.all_reduce(step.transport, Reduction.SUM, [(centred * centred).sum(axes)])
     variance = squares / count
     _update_moving(layer, mean.detach(), variance.detach())
-    out = ops.batch_normalization(
+    out: Any = ops.batch_normalization(
         x,
         mean,
         variance,

@@ -23,7 +23,6 @@ from keras.src.trainers import data_adapters
 from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
-from stratagem.engines import select
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.keras_fit import _attachment
 from stratagem.keras_fit._torch import (
@@ -63,7 +62,7 @@ def _runner(model: Any, method: str) -> Runner | None:
     if strategy is None:
         return None
     strategy.extended.connect()
-    return runner_of(model, select.engine().transport)
+    return runner_of(model)
 
 
 def _init_trainer(original: Callable[..., None], model: Any) -> None:
@@ -115,7 +114,7 @@ def _make_function(kind: str) -> Callable[..., Any]:
         strategy = _attachment.strategy_of(model)
         if strategy is None:
             return original(model, force)
-        runner = runner_of(model, select.engine().transport)
+        runner = runner_of(model)
         runner.prepare()
         setattr(model, f"{kind}_function", getattr(runner, kind))
         return getattr(model, f"{kind}_function")
@@ -132,7 +131,7 @@ def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, *
     if _attachment.strategy_of(model) is None:
         return original(model, filepath, *args, **kwargs)
     return _saving.save(
-        select.engine().transport,
+        runner_of(model).transport,
         filepath,
         lambda: original(model, filepath, *args, **kwargs),
         env.collective_timeout_seconds(),

@@ -117,7 +117,7 @@ class _WithOwnGradient(torch.autograd.Function):
 
 
 def aggregate_additional_loss(original: Callable[..., Any], model: Any, loss: Any) -> Any:
-    """A regularisation or `add_loss` term: a scalar is a mean over rows (or knows none), others are summed over rows."""
+    """A regularisation or `add_loss` term: a scalar is a mean over rows, or knows none; others are sums of rows."""
     value = original(model, loss)
     step = _weighing()
     if step is None or getattr(loss, "ndim", 0) > 0:

@@ -37,7 +37,11 @@ class MetricStates:
         totals = {id(tracker.total) for tracker in loss_trackers}
         self._tracker_totals = {
             dtype: torch.tensor(
-                [start for variable, start in zip(group.variables, group.starts, strict=True) if id(variable) in totals],
+                [
+                    start
+                    for variable, start in zip(group.variables, group.starts, strict=True)
+                    if id(variable) in totals
+                ],
                 dtype=torch.long,
                 device=group.values.device,
             )
@@ -113,7 +117,7 @@ class WholeBatchMetric:
         calls, self._calls = self._calls, []
         with _step.suspended():
             for args, kwargs in calls:
-                everything = tree.map_structure(lambda part: _all_rows(step, part), (args, kwargs))
+                everything: Any = tree.map_structure(lambda part: _all_rows(step, part), (args, kwargs))
                 self._update_state(*everything[0], **everything[1])
 
 

@@ -14,10 +14,13 @@ from keras import tree
 
 from stratagem._core import env
 from stratagem.data._split import Share
+from stratagem.engines import select
+from stratagem.engines.torch import TorchEngine
 from stratagem.engines.torch._transport import Transport
 from stratagem.keras_fit._step import Step
 from stratagem.keras_fit._torch._adapter import ReplicaDataAdapter
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, as_tensors, cut, num_rows
+from stratagem.keras_fit._torch._seeds import ReplicaRandomState
 from stratagem.keras_fit._torch._steps import SingleSteps, Steps
 
 _LOG = logging.getLogger("stratagem")
@@ -31,15 +34,17 @@ class Runner:
     Args:
         model: Compiled under a strategy.
         transport: Of the job.
+        device: Where this replica computes.
     """
 
-    def __init__(self, model: Any, transport: Transport) -> None:
+    def __init__(self, model: Any, transport: Transport, device: torch.device) -> None:
         self._reference = weakref.ref(model)
         self._transport = transport
         self._ledger = BatchLedger()
         self._steps: Steps | SingleSteps | None = None
         self._depth = 0
         self._fast_paths = env.fast_paths()
+        self._random = ReplicaRandomState(transport.rank, device)
 
     @property
     def transport(self) -> Transport:
@@ -62,6 +67,7 @@ class Runner:
         outermost = self._depth == 0
         if outermost:
             self._fast_paths = env.fast_paths()
+            self._random.restart()
         self._depth += 1
         try:
             yield outermost
@@ -122,7 +128,8 @@ class Runner:
                 reduces_gradients=False,
                 fast_paths=self._fast_paths,
             )
-            results.append(method(self._steps)(step, local.data))
+            with self._random.inside():
+                results.append(method(self._steps)(step, local.data))
         return _joined(results) if join and len(results) > 1 else results[-1]
 
     def _local(self, data: Any) -> LocalBatch:
@@ -141,9 +148,11 @@ def _joined(outputs: list[Any]) -> Any:
     return tree.map_structure(lambda *parts: torch.cat(parts), *outputs)
 
 
-def runner_of(model: Any, transport: Transport) -> Runner:
-    """The model's runner on `transport`, made at the first call."""
+def runner_of(model: Any) -> Runner:
+    """The model's runner on this process's engine, made at the first call."""
+    engine = select.engine()
+    assert isinstance(engine, TorchEngine), "the hooks of this folder are installed for this engine only"
     runner = _runners.get(model)
-    if runner is None or runner.transport is not transport:
-        runner = _runners[model] = Runner(model, transport)
+    if runner is None or runner.transport is not engine.transport:
+        runner = _runners[model] = Runner(model, engine.transport, engine.device)
     return runner

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from keras.random import SeedGenerator
 
 from stratagem.keras_fit import _step
@@ -25,3 +28,43 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
         return drawn
     first, second = (int(word) for word in drawn)
     return (first + step.transport.rank * _STRIDE) & 0xFFFFFFFF, second
+
+
+class ReplicaRandomState:
+    """torch's own random state inside a step, from which layers without a seed draw.
+
+    Outside steps it is the same in every process, for orders and initial weights. Inside, replica 0 goes on with it as
+    one device does, and every other replica has a state of its own that starts from the common one.
+
+    Args:
+        replica: This replica's number.
+        device: Where it computes.
+    """
+
+    def __init__(self, replica: int, device: torch.device) -> None:
+        self._replica = replica
+        self._device = device
+        self._own: torch.Tensor | None = None
+
+    def restart(self) -> None:
+        """Start from the common state at the next step, so that equal runs draw equal numbers."""
+        self._own = None
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Around a step."""
+        if self._replica == 0:
+            yield
+            return
+        common = torch.get_rng_state()
+        if self._own is None:
+            seed = (zlib.crc32(common.numpy().tobytes()) + self._replica * _STRIDE) & 0xFFFFFFFF
+            self._own = torch.Generator().manual_seed(seed).get_state()
+            if self._device.type == "cuda":
+                torch.cuda.manual_seed(seed)
+        torch.set_rng_state(self._own)
+        try:
+            yield
+        finally:
+            self._own = torch.get_rng_state()
+            torch.set_rng_state(common)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program of the table by its name, here or in the replicas' processes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from tests.integration import programs_training
+from tests.integration.programs import PROGRAMS
+
+__all__ = ["PROGRAMS", "programs_training", "run_plain", "run_under_strategy"]
+
+
+def run_under_strategy(name: str) -> dict[str, Any]:
+    """The program under a MirroredStrategy over all devices; runs in a replica's process."""
+    import keras
+
+    import stratagem
+
+    keras.utils.clear_session()
+    return PROGRAMS[name](stratagem.MirroredStrategy().scope)
+
+
+def run_plain(name: str) -> dict[str, Any]:
+    """The program in plain Keras, on one device."""
+    import keras
+
+    keras.utils.clear_session()
+    return PROGRAMS[name](contextlib.nullcontext)

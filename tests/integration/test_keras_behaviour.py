@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds on every replica around `fit`: rows, files, logs, state, and errors for what can't work."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from stratagem.errors import ReplicaFailedError
+from stratagem.testing import assert_same_on_all_replicas
+from tests.integration import behaviours
+from tests.integration.test_keras_fit import assert_equal_results
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_any_rows_batch_loss_and_weights_give_finite_results_equal_to_one_device(
+    replicas: int, replica_pool: Any
+) -> None:
+    @hypothesis.settings(max_examples=12, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(
+        rows=st.integers(1, 40),
+        batch=st.integers(1, 9),
+        kind=st.sampled_from(["mean", "sum", "mean_with_sample_weight", "custom_mean"]),
+        weights=st.none() | st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=7),
+    )
+    def check(rows: int, batch: int, kind: str, weights: list[float] | None) -> None:
+        (expected,) = replica_pool(1).run(behaviours.plain_case, rows, batch, kind, weights)
+        for result in replica_pool(replicas).run(behaviours.property_case, rows, batch, kind, weights):
+            assert all(np.isfinite(weight).all() for weight in result["weights"])
+            assert_equal_results(result, expected, 1e-5)
+
+    check()
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_dropout_differs_between_replicas_and_repeats_between_runs(seed: int | None, replica_pool: Any) -> None:
+    first, second = replica_pool(2).run(behaviours.dropout_masks, seed)
+    for masks, weights, seed in (first[0], second[0]):
+        assert len(masks) == 2
+        assert not np.array_equal(masks[0], masks[1])
+        np.testing.assert_array_equal(seed, first[0][2])
+        assert_equal_results(weights, first[0][1], 0)
+    assert not np.array_equal(first[0][0][0], second[0][0][0])
+    for runs in (first, second):
+        for mask, again in zip(runs[0][0], runs[1][0], strict=True):
+            np.testing.assert_array_equal(mask, again)
+
+
+@pytest.mark.parametrize("kind", ["tf_data", "loader", "arrays"])
+def test_each_row_is_used_exactly_once_an_epoch_also_when_nobody_seeded_the_shuffle(
+    kind: str, replica_pool: Any
+) -> None:
+    replicas = replica_pool(2).run(behaviours.rows_seen, kind)
+    orders = []
+    for epoch in zip(*replicas, strict=True):
+        assert Counter(row for rows in epoch for row in rows) == Counter(range(50))
+        orders.append(epoch)
+    assert len(orders) == 3
+    assert orders[0] != orders[1]
+
+
+def test_arrays_that_differ_between_processes_are_those_of_the_chief(replica_pool: Any) -> None:
+    assert_same_on_all_replicas(replica_pool(3).run(behaviours.arrays_that_nobody_seeded))
+
+
+def test_files_are_written_once_and_complete_when_fit_returns(replica_pool: Any, tmp_path: Path) -> None:
+    for result in replica_pool(3).run(behaviours.callbacks_that_write, str(tmp_path)):
+        assert_equal_results(result["last"], result["weights"], 0)
+        assert_equal_results(result["final"], result["weights"], 0)
+    with (tmp_path / "log.csv").open() as log:
+        assert [row["epoch"] for row in csv.DictReader(log)] == ["0", "1", "2"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        "best.keras",
+        "epoch-1.weights.h5",
+        "epoch-2.weights.h5",
+        "epoch-3.weights.h5",
+        "final.keras",
+        "log.csv",
+    ]
+
+
+def test_an_interrupted_run_resumes_on_every_replica_and_ends_like_one_that_was_not(
+    replica_pool: Any, tmp_path: Path
+) -> None:
+    for result in replica_pool(2).run(behaviours.interrupted_and_resumed, str(tmp_path)):
+        assert result["stopped"]
+        assert result["epochs"] == [2, 3]
+        assert_equal_results(result["resumed"], result["whole"], 0)
+
+
+def test_saving_on_the_chief_alone_does_not_wait(replica_pool: Any, tmp_path: Path) -> None:
+    assert replica_pool(2).run(behaviours.saved_by_the_chief_alone, str(tmp_path), timeout_seconds=60) == [True, True]
+    assert (tmp_path / "chief.weights.h5").exists()
+
+
+def test_a_callback_sees_the_same_logs_to_the_bit_on_every_replica(replica_pool: Any) -> None:
+    seen = assert_same_on_all_replicas(replica_pool(3).run(behaviours.logs_at_every_step))
+    assert len(seen) == 2 * (3 + 2 + 1)
+
+
+def test_moving_statistics_are_read_as_the_mean_over_replicas_weighted_by_rows(replica_pool: Any) -> None:
+    results = replica_pool(3).run(behaviours.moving_statistics_inside_and_outside)
+    x, shares = results[0]["x"], [slice(0, 4), slice(4, 8), slice(8, 10)]
+    for result, share in zip(results, shares, strict=True):
+        np.testing.assert_allclose(result["own"], 0.5 * x[share].mean(axis=0), atol=1e-6)
+        np.testing.assert_allclose(result["outside"], 0.5 * x.mean(axis=0), atol=1e-6)
+
+
+def test_training_starts_from_the_chiefs_weights(replica_pool: Any) -> None:
+    result = assert_same_on_all_replicas(replica_pool(2).run(behaviours.with_different_initial_weights))
+    assert abs(result["weights"][0]).max() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("situation", "text"),
+    [
+        (behaviours.trained_in_another_scope, r"MixedStrategyError: model 'sequential.*' was made in the scope of"),
+        (behaviours.made_outside_every_scope, "ContextError: the variables of model 'outsider' were made outside"),
+        (behaviours.parts_of_a_batch_that_disagree, "BatchMismatchError: one batch has 8 rows in x but 7 rows in y"),
+        (behaviours.different_kinds_of_data, "JobMismatchError: replica 1 trains on Generator"),
+    ],
+)
+def test_what_can_not_work_is_refused_in_one_sentence(situation: Any, text: str, replica_pool: Any) -> None:
+    with pytest.raises(ReplicaFailedError, match=text):
+        replica_pool(2).run(situation, timeout_seconds=60)
+
+
+def test_a_generator_that_raises_ends_every_replica(replica_pool: Any) -> None:
+    chief, other = replica_pool(2).run(behaviours.a_generator_that_raises, timeout_seconds=60)
+    assert chief.startswith("OSError: the disk is on fire")
+    assert other.startswith("ReplicaFailedError: replica 0 could not read the next batch: OSError: the disk is on fire")
