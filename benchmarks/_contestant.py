@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import _late
 from _workloads import GLOBAL_BATCH, WORKLOADS
 
 from stratagem.testing import ReplicaPool
@@ -84,16 +84,13 @@ def _prepare(backend: str, trainer: str, workload: str) -> str:
     global _trainer
     # The pool drives torch and jax only; Keras reads this when the trainer's module imports it, below.
     os.environ["KERAS_BACKEND"] = backend
-    module, name = trainer.split(":")
-    _trainer = getattr(importlib.import_module(module), name)(WORKLOADS[workload])
+    _trainer = _late.call(trainer, WORKLOADS[workload])
     _measure(workload, _WARM_UP_STEPS)
     return _trainer.threads()
 
 
 def _measure(workload: str, steps: int) -> float:
-    # Keras is not to be imported before the backend is set.
-    data = importlib.import_module("_model").data
-    x, y = data(WORKLOADS[workload], steps * GLOBAL_BATCH)
+    x, y = _late.call("_model:data", WORKLOADS[workload], steps * GLOBAL_BATCH)
     start = time.perf_counter()
     _trainer.train(x, y)
     return time.perf_counter() - start

@@ -12,15 +12,12 @@ _PACKAGES = ("stratagem", "keras", "torch", "tensorflow-cpu", "tensorflow", "num
 
 
 def describe() -> str:
-    """Lines to print above figures."""
-    load = os.getloadavg()[0]
+    """Two lines to print above figures."""
     versions = [f"{name} {version}" for name in _PACKAGES if (version := _version(name))]
-    return "\n".join(
-        [
-            f"machine: {_cpu()}, {len(os.sched_getaffinity(0))} cores, {platform.system()} {platform.release()}; "
-            f"load before the start {load:.2f}",
-            f"versions: Python {platform.python_version()}, {', '.join(versions)}",
-        ]
+    system = f"{platform.system()} {platform.release()}"
+    return (
+        f"machine: {_cpu()}, {len(os.sched_getaffinity(0))} cores, {system}; load before {os.getloadavg()[0]:.2f}\n"
+        f"versions: Python {platform.python_version()}, {', '.join(versions)}"
     )
 
 

@@ -50,7 +50,8 @@ class HandLoop:
     def _train_step(self, x: torch.Tensor, y: torch.Tensor) -> None:
         self._model.zero_grad()
         y_pred = self._parallel(x, training=True)
-        self._loss(y, y_pred).backward()
+        loss: Any = self._loss(y, y_pred)
+        loss.backward()
         weights = self._model.trainable_weights
         with torch.no_grad():
             self._model.optimizer.apply([weight.value.grad for weight in weights], weights)

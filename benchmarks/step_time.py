@@ -123,7 +123,8 @@ def print_times(
     contestants: Sequence[Contestant], threads: Mapping[str, str], seconds: Mapping[str, Sequence[float]]
 ) -> None:
     """A table of step times."""
-    print("\n|  | contestant | processes | threads of each | median ms | min ms |\n| --- | --- | --- | --- | --- | --- |")
+    print("\n|  | contestant | processes | threads of each | median ms | min ms |")
+    print("| --- " * 6 + "|")
     for contestant in contestants:
         times = [1e3 * value for value in seconds[contestant.letter]]
         cells = [contestant.letter, contestant.title, contestant.processes, threads[contestant.letter]]
@@ -132,7 +133,8 @@ def print_times(
 
 def print_ratios(seconds: Mapping[str, Sequence[float]]) -> None:
     """A table of the ratios whose contestants both ran."""
-    print("\n| ratio | of what | median | min - max |\n| --- | --- | --- | --- |")
+    print("\n| ratio | of what | median | min - max |")
+    print("| --- " * 4 + "|")
     for above, below, title in RATIOS:
         if above in seconds and below in seconds:
             ratios = [over / under for over, under in zip(seconds[above], seconds[below], strict=True)]

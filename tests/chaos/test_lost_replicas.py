@@ -14,6 +14,7 @@ import torch
 
 from stratagem._core.enums import Reduction
 from stratagem.engines import select
+from stratagem.engines.torch import TorchEngine
 from stratagem.engines.torch._gradients import GradientReducer
 from stratagem.errors import CollectiveTimeoutError, ReplicaFailedError, StratagemError
 from tests.contract.jobs import Outcome, RunJob
@@ -25,8 +26,9 @@ across_transports = pytest.mark.parametrize("transport", ["shared_memory", "proc
 
 REPLICAS = 3
 VICTIM = 1
-LIMIT_SECONDS = 3.0
-SLACK_SECONDS = 2.0
+LIMIT_SECONDS = 3.0  # of a collective, where it has to run out
+LONG_SECONDS = 20.0  # of a collective, where something else has to end it
+SLACK_SECONDS = 5.0
 PARAMETERS, NUMBERS, LAST_STEP = 8, 50_000, 3
 
 
@@ -44,7 +46,7 @@ def fail() -> None:
 
 def in_a_bucket_reduction(rank: int, lose: Callable[[], None]) -> None:
     """Train; in the last step's backward pass, with some buckets sent and some not, the victim is lost."""
-    engine = select.engine()
+    engine = TorchEngine()
     engine.connect(engine.local_devices())
     parameters = [torch.nn.Parameter(torch.ones(NUMBERS)) for _ in range(PARAMETERS)]
     reducer = GradientReducer(engine.transport, parameters, {}, bucket_bytes=4 * NUMBERS)
@@ -56,7 +58,9 @@ def in_a_bucket_reduction(rank: int, lose: Callable[[], None]) -> None:
             parameters[PARAMETERS // 2].register_post_accumulate_grad_hook(lambda _: lose())
         loss.backward()
         gradients = reducer.finish()
-        assert all(torch.equal(gradient, torch.full((NUMBERS,), 2.0 * REPLICAS)) for gradient in gradients)
+        for gradient in gradients:
+            assert gradient is not None
+            assert torch.equal(gradient, torch.full((NUMBERS,), 2.0 * REPLICAS))
 
 
 def in_a_collective(rank: int, lose: Callable[[], None]) -> None:
@@ -110,10 +114,10 @@ def assert_named(outcome: Outcome, kind: type[StratagemError], text: str, place:
 def test_a_killed_replica_is_named_at_once(
     run_job: RunJob, transport: str, program: Callable[[int], None], place: str
 ) -> None:
-    outcomes = run_job(program, REPLICAS, transport, LIMIT_SECONDS)
+    outcomes = run_job(program, REPLICAS, transport, LONG_SECONDS)
     assert outcomes[VICTIM].signal == signal.SIGKILL
     for outcome in others(outcomes):
-        assert outcome.seconds < LIMIT_SECONDS
+        assert outcome.seconds < LONG_SECONDS / 2
         text = str(outcome.error)
         assert f"the process of replica {VICTIM} (pid " in text
         assert_named(outcome, ReplicaFailedError, "died while replica ", place_with_step(text, place))
@@ -134,15 +138,17 @@ def test_a_frozen_replica_is_named_within_the_limit(
     for outcome in others(outcomes):
         assert outcome.seconds < LIMIT_SECONDS + SLACK_SECONDS
         place_here = place_with_step(str(outcome.error), place)
-        assert_named(outcome, CollectiveTimeoutError, f"for replica {VICTIM} of {REPLICAS}: replica {VICTIM} is", place_here)
+        assert_named(
+            outcome, CollectiveTimeoutError, f"for replica {VICTIM} of {REPLICAS}: replica {VICTIM} is", place_here
+        )
 
 
 @across_transports
 def test_a_replica_that_fails_in_its_backward_pass_is_named(run_job: RunJob, transport: str) -> None:
-    outcomes = run_job(failed_in_a_bucket_reduction, REPLICAS, transport, LIMIT_SECONDS)
+    outcomes = run_job(failed_in_a_bucket_reduction, REPLICAS, transport, LONG_SECONDS)
     assert "of its own" in outcomes[VICTIM].text
     for outcome in others(outcomes):
-        assert outcome.seconds < LIMIT_SECONDS
+        assert outcome.seconds < LONG_SECONDS / 2
         place = place_with_step(str(outcome.error), "the gradients")
         assert_named(outcome, ReplicaFailedError, "the program of replica ", place)
     # One of them may have learnt it from the other.
@@ -166,6 +172,7 @@ def test_a_replica_killed_before_it_connects_is_named_within_the_limit(run_job: 
 PROGRAM = """
 import torch
 from stratagem.engines import select
+from stratagem.engines.torch import TorchEngine
 from stratagem._core.enums import Reduction
 
 engine = select.engine()
@@ -178,9 +185,9 @@ if engine.rank == 0:
 def test_a_program_whose_replica_ends_early_fails_with_the_reason(tmp_path: Path) -> None:
     name = script(tmp_path, PROGRAM)
     with started(stratagem("run", "--cpu-devices", "2", name), tmp_path) as program:
-        code, _, err = program.finish()
+        _, err = program.process.communicate(timeout=50)
         program.leaves_nothing(within_seconds=2)
-    assert code == 1
+    assert program.process.returncode == 1
     assert "replica 0 waits in all_reduce(SUM) of float32[3] at script.py:9, but the program of replica 1 has" in err
     assert "[replica 0/2] Traceback (most recent call last):" in err, "with one prefix only"
 

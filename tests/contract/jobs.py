@@ -92,8 +92,10 @@ def run_job(
     """
     folder = Path(tempfile.mkdtemp(prefix="stratagem-test-"))
     try:
-        ranks = {_fork(program, env.Job(rank=rank, world_size=replicas, directory=folder), variables): rank
-                 for rank in range(replicas)}
+        ranks = {
+            _fork(program, env.Job(rank=rank, world_size=replicas, directory=folder), variables): rank
+            for rank in range(replicas)
+        }
         statuses = _wait(ranks, limit_seconds)
         return [_outcome(folder, rank, statuses[rank]) for rank in range(replicas)]
     finally:

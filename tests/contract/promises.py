@@ -125,7 +125,9 @@ def empty_tensors_and_no_tensors_reduce_to_themselves(engine: Engine) -> None:
     for empty, one in results:
         assert tuple(empty.shape) == (0, 3)
         assert float(one) == engine.num_replicas
-    assert [len(column) for column in engine.all_reduce(Reduction.SUM, each(engine, lambda _: []))] == [0 for _ in results]
+    assert [len(column) for column in engine.all_reduce(Reduction.SUM, each(engine, lambda _: []))] == [
+        0 for _ in results
+    ]
 
 
 @promise

@@ -183,7 +183,9 @@ def use_different_devices(rank: int) -> None:
 def test_replicas_that_use_different_devices_learn_so_when_they_connect(run_job: RunJob, transport: str) -> None:
     for outcome in run_job(use_different_devices, 2, transport, timeout_seconds=3):
         assert type(outcome.error).__name__ == "JobMismatchError"
-        assert "['CPU:0', 'CPU:1'], but replica" in str(outcome.error) or "['CPU:1', 'CPU:0'], but" in str(outcome.error)
+        assert "['CPU:0', 'CPU:1'], but replica" in str(outcome.error) or "['CPU:1', 'CPU:0'], but" in str(
+            outcome.error
+        )
 
 
 def connect_on_replica_0(rank: int) -> None:

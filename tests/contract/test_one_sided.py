@@ -12,6 +12,7 @@ import torch
 import stratagem
 from stratagem._core.enums import Reduction
 from stratagem.engines import select
+from stratagem.engines.torch import TorchEngine
 from stratagem.engines.torch._gradients import GradientReducer
 from stratagem.errors import (
     CollectiveMismatchError,
@@ -25,7 +26,8 @@ from tests.contract.jobs import Outcome, RunJob
 pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("transport", ["shared_memory", "process_group"])]
 
 LIMIT_SECONDS = 3.0
-SLACK_SECONDS = 2.0
+SLACK_SECONDS = 5.0
+LONG_SECONDS = 20.0  # where something else than the limit has to end it
 
 
 def replica() -> Any:
@@ -120,9 +122,9 @@ def end_on_replica_1(rank: int) -> None:
 
 
 def test_a_program_that_ends_is_named_by_who_waits_for_it(run_job: RunJob, transport: str) -> None:
-    first, second = run_job(end_on_replica_1, 2, transport, LIMIT_SECONDS)
+    first, second = run_job(end_on_replica_1, 2, transport, LONG_SECONDS)
     assert second.error is None
-    assert first.seconds < LIMIT_SECONDS
+    assert first.seconds < LONG_SECONDS / 2
     error_of(
         first,
         CollectiveMismatchError,
@@ -143,9 +145,9 @@ def raise_on_replica_1(rank: int) -> None:
 
 
 def test_a_program_that_fails_inside_run_is_named_by_who_waits_for_it(run_job: RunJob, transport: str) -> None:
-    first, second = run_job(raise_on_replica_1, 2, transport, LIMIT_SECONDS)
+    first, second = run_job(raise_on_replica_1, 2, transport, LONG_SECONDS)
     assert "of its own" in second.text
-    assert first.seconds < LIMIT_SECONDS
+    assert first.seconds < LONG_SECONDS / 2
     error_of(first, ReplicaFailedError, "the program of replica 1 failed while replica 0 waited in all_reduce(SUM)")
 
 
@@ -176,7 +178,7 @@ def test_a_replica_that_does_something_else_is_named_with_what_it_did_last(run_j
 
 
 def sum_gradients_on_replica_0(rank: int) -> None:
-    engine = select.engine()
+    engine = TorchEngine()
     engine.connect(engine.local_devices())
     weight = torch.nn.Parameter(torch.ones(2))
     reducer = GradientReducer(engine.transport, [weight], {})
@@ -203,14 +205,14 @@ def test_gradients_and_a_collective_wait_for_each_other_in_vain_and_say_so(run_j
 
 
 def make_different_models(rank: int) -> None:
-    engine = select.engine()
+    engine = TorchEngine()
     engine.connect(engine.local_devices())
     GradientReducer(engine.transport, [torch.nn.Parameter(torch.ones(5, 5 + rank))], {"loss": (torch.float32, (2,))})
 
 
 def test_replicas_with_different_models_learn_so_before_they_sum_gradients(run_job: RunJob, transport: str) -> None:
-    for rank, outcome in enumerate(run_job(make_different_models, 2, transport, LIMIT_SECONDS)):
-        assert outcome.seconds < LIMIT_SECONDS
+    for rank, outcome in enumerate(run_job(make_different_models, 2, transport, LONG_SECONDS)):
+        assert outcome.seconds < LONG_SECONDS / 2
         error_of(
             outcome,
             StructureMismatchError,
@@ -223,14 +225,14 @@ def test_replicas_with_different_models_learn_so_before_they_sum_gradients(run_j
 def fit_on_replica_0(rank: int) -> None:
     strategy = stratagem.MirroredStrategy()
     with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model: Any = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     if rank == 0:
         model.fit(torch.ones(4, 2), torch.ones(4, 1), verbose=0)
 
 
 def test_a_fit_on_one_replica_only_ends_with_an_error(run_job: RunJob, transport: str) -> None:
-    first, second = run_job(fit_on_replica_0, 2, transport, LIMIT_SECONDS)
+    first, second = run_job(fit_on_replica_0, 2, transport, LONG_SECONDS)
     assert second.error is None
-    assert first.seconds < LIMIT_SECONDS
+    assert first.seconds < LONG_SECONDS / 2
     error_of(first, CollectiveMismatchError, "replica 0 waits in", "but the program of replica 1 has ended")

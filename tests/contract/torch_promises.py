@@ -88,6 +88,7 @@ def value_and_grad_goes_through_collectives_and_skips_what_is_unused(engine: Eng
     )
     value, (gradient, none) = function()
     assert float(value) == 5.0
+    assert gradient is not None
     assert gradient.tolist() == [2.0, 4.0]
     assert none is None
 

@@ -138,10 +138,23 @@ def rows_seen(kind: str) -> list[list[float]]:
 def arrays_that_nobody_seeded() -> list[np.ndarray]:
     """Weights after training on rows that differ in every process."""
     rng = np.random.default_rng(rank() + 100)
-    x, y = rng.normal(size=(20, 4)).astype("float32"), rng.normal(size=(20, 1)).astype("float32")
+    rows = 20 + 9 * rank()
+    x, y = rng.normal(size=(rows, 4)).astype("float32"), rng.normal(size=(rows, 1)).astype("float32")
     model = _model(_strategy())
-    model.fit(x, y, batch_size=8, epochs=1, verbose=0)
-    return model.get_weights()
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0)
+    return [*model.get_weights(), np.asarray(history.history["loss"])]
+
+
+def generators_of_different_lengths() -> list[np.ndarray]:
+    """Weights after training on data that ends at another step in every process."""
+
+    def batches() -> Any:
+        for _ in range(3 + 2 * rank()):
+            yield _rows(8)
+
+    model = _model(_strategy())
+    model.fit(batches(), epochs=1, verbose=0)
+    return [*model.get_weights(), np.asarray(model.optimizer.iterations)]
 
 
 def callbacks_that_write(folder: str) -> dict[str, Any]:

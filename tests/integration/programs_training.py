@@ -61,6 +61,16 @@ def every_reduction_and_custom_losses(scope: Scope) -> dict[str, Any]:
 
 
 @program
+def a_loss_per_row_without_reduction_in_evaluation(scope: Scope) -> dict[str, Any]:
+    import keras
+
+    x, y = numbers(35)
+    model = regressor(scope, keras.losses.MeanSquaredError(reduction="none"), metrics=["mae"])
+    # In fit, Keras on torch refuses a loss that is no scalar, with and without a strategy.
+    return {"evaluate": [model.evaluate(x[:n], y[:n], batch_size=8, verbose=0) for n in (8, 16, 35)]}
+
+
+@program
 def masked_sequences(scope: Scope) -> dict[str, Any]:
     import keras
 

@@ -72,6 +72,11 @@ def test_arrays_that_differ_between_processes_are_those_of_the_chief(replica_poo
     assert_same_on_all_replicas(replica_pool(3).run(behaviours.arrays_that_nobody_seeded))
 
 
+def test_data_that_ends_at_different_steps_ends_everywhere_where_the_chiefs_ends(replica_pool: Any) -> None:
+    *_, steps = assert_same_on_all_replicas(replica_pool(3).run(behaviours.generators_of_different_lengths))
+    assert steps == 3
+
+
 def test_files_are_written_once_and_complete_when_fit_returns(replica_pool: Any, tmp_path: Path) -> None:
     for result in replica_pool(3).run(behaviours.callbacks_that_write, str(tmp_path)):
         assert_equal_results(result["last"], result["weights"], 0)

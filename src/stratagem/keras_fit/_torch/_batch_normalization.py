@@ -31,7 +31,7 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: bool |
     learns = bool(training and layer.trainable)
     if layer.synchronized and learns and step.num_replicas > 1:
         return _synchronized(step, layer, inputs, mask)
-    if step.fast_paths and mask is None and not layer.renorm and inputs.ndim in (2, 4) and _is_float(inputs):
+    if step.fast_paths and mask is None and not layer.renorm and _has_kernel(layer, inputs):
         return _one_kernel(layer, inputs, learns)
     return _unsynchronized(original, layer, inputs, training, mask)
 
@@ -46,8 +46,13 @@ def _unsynchronized(original: Callable[..., Any], layer: Any, inputs: Any, train
         layer.synchronized = True
 
 
-def _is_float(inputs: torch.Tensor) -> bool:
-    return inputs.dtype in (torch.float32, torch.float16, torch.bfloat16)
+def _has_kernel(layer: Any, inputs: torch.Tensor) -> bool:
+    # Half types come with weights in float32, except where the layer's whole dtype is one.
+    return (
+        inputs.ndim in (2, 4)
+        and inputs.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and layer.moving_mean.value.dtype == torch.float32
+    )
 
 
 def _one_kernel(layer: Any, inputs: torch.Tensor, learns: bool) -> torch.Tensor:

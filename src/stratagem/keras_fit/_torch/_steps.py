@@ -130,8 +130,10 @@ class Steps:
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
-        # A loss that did not weigh itself is a mean over this replica's rows; the tracker takes terms of a sum.
-        term = loss if step.weighs_losses else loss * step.share.fraction
+        # A loss that did not weigh itself, or has no reduction, becomes a mean over this replica's rows; the tracker
+        # takes terms of a sum.
+        weighed = step.weighs_losses and loss.ndim == 0
+        term = loss if weighed else loss * step.share.fraction
         rows = next(part for part in tree.flatten(x) if part is not None).shape[0]
         model._loss_tracker.update_state(term.detach(), sample_weight=rows)
         with torch.no_grad():
