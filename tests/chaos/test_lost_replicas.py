@@ -172,7 +172,6 @@ def test_a_replica_killed_before_it_connects_is_named_within_the_limit(run_job: 
 PROGRAM = """
 import torch
 from stratagem.engines import select
-from stratagem.engines.torch import TorchEngine
 from stratagem._core.enums import Reduction
 
 engine = select.engine()

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_step_time_compares_all_contestants() -> None:
-    output = _run("step_time.py", "--model", "mlp", "--rounds", "1", "--steps", "2")
+    output = _run("step_time.py", "--model", "mlp", "--starts", "1", "--rounds", "1", "--steps", "2")
     times = {row[0]: float(row[4]) for row in _rows(output, columns=6)}
     assert list(times) == ["a", "b", "b0", "c", "c0", "d", "d1", "e"]
     assert all(milliseconds > 0 for milliseconds in times.values())
