@@ -29,5 +29,5 @@ class Workload:
 WORKLOADS = {
     "mobilenet96": Workload(title="MobileNetV2, 96 x 96", input_shape=(96, 96, 3), classes=2, steps=8),
     "mobilenet224": Workload(title="MobileNetV2, 224 x 224", input_shape=(224, 224, 3), classes=2, steps=2),
-    "mlp": Workload(title="MLP of 4 x 1024", input_shape=(1024,), classes=10, steps=40),
+    "mlp": Workload(title="MLP of 4 x 1024", input_shape=(1024,), classes=10, steps=30),
 }

@@ -65,6 +65,17 @@ def test_a_replica_that_does_not_contribute_adds_nothing() -> None:
     assert as_lists(reducer.finish()) == [[2.0]]
 
 
+def test_a_backward_pass_of_a_replica_that_does_not_contribute_sends_nothing_early() -> None:
+    transport = _Recording()
+    weights = [parameter(float("nan")) for _ in range(3)]
+    reducer = GradientReducer(transport, weights, {}, bucket_bytes=1)
+    reducer.start(contributes=False)
+    torch.stack(list(weights)).sum().backward()
+    assert transport.events == []
+    assert as_lists(reducer.finish(contributes=False)) == [None] * 3
+    assert sorted(transport.events) == [0, 1, 2]
+
+
 def test_a_frozen_parameter_has_no_gradient_and_a_thawed_one_has() -> None:
     weight, frozen = parameter(1.0), parameter(2.0)
     reducer = reducer_of(weight, frozen)

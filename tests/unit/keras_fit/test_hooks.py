@@ -186,6 +186,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "Trainer._aggregate_additional_loss": (fit, evaluate),
     "Mean.update_state": (update_a_mean, fit, evaluate),
     "BaseOptimizer.apply": (apply, apply_gradients, fit),
+    "Adam._parallel_update_step": (apply,),
     "random.draw_seed": (draw, drop_out, fit),
     "BatchNormalization.__init__": (make_a_batch_normalization,),
     "BatchNormalization.call": (normalize, fit, predict),

@@ -18,7 +18,11 @@ from stratagem import keras_fit
 from stratagem.keras_fit._torch._hooks import HOOKS
 from stratagem.keras_fit._torch._internals import INTERNALS, Internal
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [
+    pytest.mark.timeout(60),
+    # Keras's own variables, about numpy 2.
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
+]
 
 FOLDER = Path(keras_fit.__file__).parent
 X, Y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
@@ -211,6 +215,18 @@ def _the_arrays_can_be_looked_at() -> None:
     assert [tuple(array.shape) for array in arrays if array is not None] == [X.shape, Y.shape]
 
 
+@check("keras.optimizers.Adam", "_get_variable_index")
+@check("keras.optimizers.Adam", "_momentums")
+@check("keras.optimizers.Adam", "_velocities")
+def _adams_moments_are_found_by_the_variables_index() -> None:
+    adam, (first, second) = keras.optimizers.Adam(), (keras.Variable([1.0]), keras.Variable([1.0, 2.0]))
+    adam.build([first, second])
+    adam.apply([torch.tensor([0.5]), torch.tensor([0.0, 3.0])])
+    place = adam._get_variable_index(second)
+    np.testing.assert_allclose(adam._momentums[place].value.tolist(), [0.0, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(adam._velocities[place].value.tolist(), [0.0, 0.009], rtol=1e-5)
+
+
 def test_no_other_private_name_of_keras_is_used() -> None:
     allowed = {internal.name for internal in INTERNALS} | {hook.name for hook in HOOKS}
     astray = sorted(f"{path.name}:{line} {name}" for path, line, name in _private_names() if name not in allowed)
@@ -251,12 +267,12 @@ def _trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def _private_names() -> Iterator[tuple[Path, int, str]]:
-    """Attributes with an underscore of anything but self, cls and our own modules; names given to getattr as well."""
+    """Private attributes of anything but self, cls, torch and our own modules, and names given to getattr."""
     for path, tree in _trees():
         ours = {alias.asname or alias.name for node in ast.walk(tree) for alias in _first_party(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and _is_private(node.attr):
-                if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", *ours}):
+                if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", "torch", *ours}):
                     yield path, node.lineno, node.attr
             elif (
                 isinstance(node, ast.Call)

@@ -14,7 +14,7 @@ import torch
 from stratagem._core import env, state
 from stratagem._core.enums import Reduction
 from stratagem.engines.base import Capabilities, Engine, Tensor
-from stratagem.engines.torch import _autograd, _connection, _devices
+from stratagem.engines.torch import _autograd, _connection, _devices, _memory
 from stratagem.engines.torch._local import LocalTransport
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import ArgumentTypeError, LaunchError
@@ -55,6 +55,8 @@ class TorchEngine(Engine):
         if self._connected_devices == tuple(devices):
             return
         state.mark_connected()
+        if env.fast_paths():
+            _memory.keep_freed_memory()
         if len(devices) == 1:
             self._transport = self._alone
         else:

@@ -67,13 +67,17 @@ class GradientReducer:
         """Its sum over replicas after `finish`; valid until the next `finish`, and not to be written to."""
         return self._view(self._extras[name], total=True)
 
-    def start(self) -> None:
-        """Begin a step; gradients made from now on are this step's."""
+    def start(self, contributes: bool = True) -> None:
+        """Begin a step; gradients made from now on are this step's.
+
+        Args:
+            contributes: As for `finish`, if it is known by now; else a backward pass must not run where it is False.
+        """
         for parameter in self._parameters:
             parameter.grad = None
         self._missing = [len(members) for members in self._members]
         self._posted.clear()
-        self._running = True
+        self._running = contributes
 
     def finish(self, contributes: bool = True) -> list[torch.Tensor | None]:
         """Wait for the sums.

@@ -201,8 +201,9 @@ def _checksum(array: Any) -> int:
         # Rows from all over a large array; a shuffled or redrawn one differs in them.
         rows = np.unique(np.linspace(0, len(plain) - 1, 4096).astype(np.int64))
         plain = np.asarray(plain[rows])
-    data = repr(plain.tolist()).encode() if plain.dtype == object else np.ascontiguousarray(plain).tobytes()
-    return zlib.crc32(data)
+    if plain.dtype == object:
+        return zlib.crc32(repr(plain.tolist()).encode())
+    return zlib.crc32(np.ascontiguousarray(plain).reshape(-1).view(np.uint8))
 
 
 def _copy(part: Any) -> Any:

@@ -100,6 +100,7 @@ def _synchronized(step: Step, layer: Any, inputs: torch.Tensor, mask: Any) -> to
     (squares,) = _autograd.all_reduce(step.transport, Reduction.SUM, [(centred * centred).sum(axes)])
     variance = squares / count
     _update_moving(layer, mean.detach(), variance.detach())
+    step.common_state += [layer.moving_mean, layer.moving_variance]
     out: Any = ops.batch_normalization(
         x,
         mean,
@@ -115,8 +116,7 @@ def _synchronized(step: Step, layer: Any, inputs: torch.Tensor, mask: Any) -> to
 def _update_moving(layer: Any, mean: torch.Tensor, variance: torch.Tensor) -> None:
     keep = layer.momentum
     with torch.no_grad():
-        for moving, new in ((layer.moving_mean.value, mean), (layer.moving_variance.value, variance)):
-            moving.mul_(keep).add_(new, alpha=1.0 - keep)
+        torch._foreach_lerp_([layer.moving_mean._value, layer.moving_variance._value], [mean, variance], 1.0 - keep)
 
 
 def _compute_dtype(layer: Any) -> torch.dtype:

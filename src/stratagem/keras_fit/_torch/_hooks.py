@@ -16,6 +16,7 @@ from typing import Any
 import keras
 from keras.src.backend.torch import nn as torch_nn
 from keras.src.backend.torch import random as torch_random
+from keras.src.backend.torch.optimizers.torch_adam import Adam as TorchAdam
 from keras.src.backend.torch.trainer import TorchTrainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
@@ -26,6 +27,7 @@ from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.keras_fit import _attachment
 from stratagem.keras_fit._torch import (
+    _adam,
     _batch_normalization,
     _callbacks,
     _convolutions,
@@ -170,6 +172,7 @@ HOOKS = (
     Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
     Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on torch"),
     Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "synchronised, and one kernel"),
+    Hook(TorchAdam, "_parallel_update_step", _adam.parallel_update_step, "one kernel"),
     Hook(torch_nn, "_transpose_spatial_inputs", _convolutions.transpose_spatial_inputs, "no copy of the input"),
 )
 

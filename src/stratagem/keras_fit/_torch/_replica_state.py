@@ -61,6 +61,8 @@ class ReplicaState:
         for dtype, group in self._groups.items():
             if step.counts:
                 group.mine.copy_(group.flat.values)
+            else:
+                group.keep(step.common_state)
             # As a difference from a value that all replicas share: what no replica changed stays as it is to the bit.
             extra(_name(dtype)).copy_((group.mine - group.shared) * part)
 
@@ -98,6 +100,14 @@ class _Group:
         for kept in (self.mine, self.mean, self.shared):
             kept.copy_(self.flat.values)
         return True
+
+    def keep(self, variables: Sequence[Any]) -> None:
+        """Take over the new values of these variables alone."""
+        wanted = {id(variable) for variable in variables}
+        for variable, start in zip(self.flat.variables, self.flat.starts, strict=True):
+            if id(variable) in wanted:
+                place = slice(start, start + variable._value.numel())
+                self.mine[place] = self.flat.values[place]
 
 
 def _name(dtype: torch.dtype) -> str:

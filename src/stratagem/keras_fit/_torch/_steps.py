@@ -112,12 +112,15 @@ class Steps:
 
     def _stock_train(self, step: Step, data: Any) -> None:
         model = self._model
-        self._training.start()
+        self._training.start(contributes=step.counts)
         loss = self._forward(step, data, training=True)
         if not step.weighs_losses:
             loss = loss * step.share.fraction
+        if not step.counts:
+            # It still runs backwards: synchronised layers of all replicas meet there, and it must add nothing to them.
+            loss = loss * 0.0
         self._send(step, self._training)
-        if self._weights and step.counts:
+        if self._weights:
             model.optimizer.scale_loss(loss).backward()
         gradients = self._training.finish(contributes=step.counts)
         if self._weights:
