@@ -49,7 +49,10 @@ test-chaos: setup ## the tests that kill and freeze processes
 	$(BIN)/python -m pytest -m chaos
 
 bench: setup ## the speed ratios of benchmarks/README.md
-	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/step_time.py --model mobilenet96
+	$(BIN)/python benchmarks/step_time.py --model mlp
+	$(BIN)/python benchmarks/step_time.py --model mobilenet224 --only a b c e
+	$(BIN)/python benchmarks/all_reduce.py
 
 clean: ## remove .venv and what tools left
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
