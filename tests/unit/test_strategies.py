@@ -44,7 +44,8 @@ class OneReplicaPerProcess(FakeEngine):
 class Launcher:
     started: list[int] = dataclasses.field(default_factory=list)
 
-    def __call__(self, replicas: int) -> None:
+    def __call__(self, replicas: int, *, on_cpu: bool) -> None:
+        assert on_cpu
         self.started.append(replicas)
 
 

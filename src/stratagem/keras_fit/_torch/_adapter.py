@@ -203,7 +203,7 @@ def _checksum(array: Any) -> int:
         plain = np.asarray(plain[rows])
     if plain.dtype == object:
         return zlib.crc32(repr(plain.tolist()).encode())
-    return zlib.crc32(np.ascontiguousarray(plain).reshape(-1).view(np.uint8))
+    return zlib.crc32(np.ascontiguousarray(plain).reshape(-1).view(np.uint8).data)
 
 
 def _copy(part: Any) -> Any:
