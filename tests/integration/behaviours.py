@@ -314,3 +314,28 @@ def different_kinds_of_data() -> None:
         model.fit(x, y, verbose=0)
     else:
         model.fit(((x, y) for _ in range(3)), verbose=0)
+
+
+def messages_besides_the_buckets(steps: int) -> int:
+    """How many collectives a fit of so many steps makes, besides the buckets that gradients travel in."""
+    import keras
+
+    from stratagem.engines import select
+
+    x, y = _rows(8 * steps)
+    layers = [keras.layers.Dense(4, kernel_regularizer="l2"), keras.layers.BatchNormalization()]
+    model = _model(_strategy(), *layers, metrics=["mae", keras.metrics.R2Score()])
+    model.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    transport: Any = select.engine().transport
+    swap, calls = transport._swap, []
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return swap(*args)
+
+    transport._swap = counted
+    try:
+        model.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    finally:
+        del transport._swap
+    return len(calls)

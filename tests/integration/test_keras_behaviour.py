@@ -120,6 +120,12 @@ def test_moving_statistics_are_read_as_the_mean_over_replicas_weighted_by_rows(r
         np.testing.assert_allclose(result["outside"], 0.5 * x.mean(axis=0), atol=1e-6)
 
 
+def test_a_step_sends_nothing_but_its_buckets_of_gradients(replica_pool: Any) -> None:
+    few = assert_same_on_all_replicas(replica_pool(2).run(behaviours.messages_besides_the_buckets, 3))
+    many = assert_same_on_all_replicas(replica_pool(2).run(behaviours.messages_besides_the_buckets, 30))
+    assert few == many > 0
+
+
 def test_training_starts_from_the_chiefs_weights(replica_pool: Any) -> None:
     result = assert_same_on_all_replicas(replica_pool(2).run(behaviours.with_different_initial_weights))
     assert abs(result["weights"][0]).max() < 0.5

@@ -46,10 +46,10 @@ def _sum(grads: list[Any], weight: float, counts: bool) -> list[Any]:
     engine = select.engine()
     has_gradient = [counts and grad is not None for grad in grads]
     kinds = engine.all_gather_objects([[None if grad is None else (grad.dtype, grad.shape) for grad in grads]])
-    present = torch.tensor(has_gradient, dtype=torch.int32)
+    present = engine.to_tensor(torch.tensor(has_gradient, dtype=torch.int32))
     known = [next((kind[i] for kind in kinds if kind[i] is not None), None) for i in range(len(grads))]
     parts = [
-        grad.detach() * weight if has else torch.zeros(kind[1], dtype=kind[0])
+        grad.detach() * weight if has else engine.to_tensor(torch.zeros(kind[1], dtype=kind[0]))
         for grad, has, kind in zip(grads, has_gradient, known, strict=True)
         if kind is not None
     ]

@@ -12,6 +12,7 @@ from keras import tree
 from keras.utils import unpack_x_y_sample_weight
 
 from stratagem._core.enums import Reduction
+from stratagem.engines import select
 from stratagem.engines.torch._gradients import GradientReducer
 from stratagem.engines.torch._transport import Transport
 from stratagem.keras_fit import _step
@@ -173,7 +174,8 @@ def _take_chiefs_values(model: Any, transport: Transport) -> None:
 
 
 def _mean_by_rows(step: Step, values: Sequence[Any]) -> list[torch.Tensor]:
-    parts = [torch.as_tensor(value, dtype=torch.float32).detach() * step.share.fraction for value in values]
+    engine = select.engine()
+    parts = [engine.to_tensor(value).detach().float() * step.share.fraction for value in values]
     return step.transport.all_reduce(Reduction.SUM, parts)
 
 
