@@ -268,6 +268,35 @@ def own_train_and_test_step(scope: Scope) -> dict[str, Any]:
 
 
 @program
+def own_train_step_with_synchronised_batch_normalization(scope: Scope) -> dict[str, Any]:
+    import keras
+    import torch
+    from keras import ops
+
+    class Own(keras.Model):
+        """A mean over the rows of the step."""
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            self.zero_grad()
+            loss = ops.mean(ops.square(y - self(x, training=True)))
+            loss.backward()
+            with torch.no_grad():
+                self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
+            return {"loss": loss}
+
+    x, y = numbers(25)
+    keras.utils.set_random_seed(6)
+    synchronized = scope is not contextlib.nullcontext
+    with scope():
+        inputs = keras.Input((6,))
+        hidden = keras.layers.BatchNormalization(synchronized=synchronized)(keras.layers.Dense(5)(inputs))
+        model = Own(inputs, keras.layers.Dense(2)(ops.tanh(hidden)))
+        model.compile(optimizer=keras.optimizers.SGD(0.1))
+    return results_of(model, model.fit(x, y, batch_size=7, epochs=2, verbose=0, shuffle=False))
+
+
+@program
 def own_loss_and_metric_computation(scope: Scope) -> dict[str, Any]:
     import keras
     from keras import ops

@@ -12,10 +12,17 @@ from stratagem._core.enums import Reduction
 from stratagem.engines.torch._transport import Transport
 
 
-def all_reduce(transport: Transport, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """`Transport.all_reduce`; the gradient of SUM and MEAN is the SUM or MEAN of the replicas' gradients."""
+def all_reduce(
+    transport: Transport, reduction: Reduction, tensors: Sequence[torch.Tensor], weight: float = 1.0
+) -> tuple[torch.Tensor, ...]:
+    """`Transport.all_reduce`; the gradient of SUM and MEAN is the SUM or MEAN of the replicas' gradients.
+
+    Args:
+        weight: What this replica's loss will be multiplied by only after the backward pass; its gradients count so much
+            in the sum, and the sum comes back divided by it.
+    """
     if _needs_gradient(tensors) and reduction in (Reduction.SUM, Reduction.MEAN):
-        return _AllReduce.apply(transport, reduction, *tensors)
+        return _AllReduce.apply(transport, reduction, weight, *tensors)
     return tuple(transport.all_reduce(reduction, tensors))
 
 
@@ -33,14 +40,18 @@ def _needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
 class _AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, transport: Transport, reduction: Reduction, *tensors: torch.Tensor
+        ctx: Any, transport: Transport, reduction: Reduction, weight: float, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        ctx.transport, ctx.reduction = transport, reduction
+        ctx.transport, ctx.reduction, ctx.weight = transport, reduction, weight
         return tuple(transport.all_reduce(reduction, tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return (None, None, *ctx.transport.all_reduce(ctx.reduction, gradients))
+        if ctx.weight == 1.0:
+            return (None, None, None, *ctx.transport.all_reduce(ctx.reduction, gradients))
+        totals = ctx.transport.all_reduce(ctx.reduction, [gradient * ctx.weight for gradient in gradients])
+        # A replica of weight 0 adds nothing later on, whatever it gets here.
+        return (None, None, None, *(total / (ctx.weight or 1.0) for total in totals))
 
 
 class _AllGather(torch.autograd.Function):

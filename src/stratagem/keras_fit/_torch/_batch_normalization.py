@@ -92,12 +92,14 @@ def _synchronized(step: Step, layer: Any, inputs: torch.Tensor, mask: Any) -> to
     if not step.counts:
         weights = torch.zeros_like(weights)
     count = weights.expand(x.shape).sum(axes)
-    total, count = _autograd.all_reduce(step.transport, Reduction.SUM, [(x * weights).sum(axes), count])
+    # A train_step of the user's own weights its gradients by rows only when the backward pass is over.
+    later = step.share.fraction if step.reduces_gradients else 1.0
+    total, count = _autograd.all_reduce(step.transport, Reduction.SUM, [(x * weights).sum(axes), count], later)
     count = count.clamp(min=1)
     mean = total / count
     centred = (x - mean.view(shape)) * weights
     # From centred values, in a second message: a difference of large sums would lose the small variances.
-    (squares,) = _autograd.all_reduce(step.transport, Reduction.SUM, [(centred * centred).sum(axes)])
+    (squares,) = _autograd.all_reduce(step.transport, Reduction.SUM, [(centred * centred).sum(axes)], later)
     variance = squares / count
     _update_moving(layer, mean.detach(), variance.detach())
     step.common_state += [layer.moving_mean, layer.moving_variance]
