@@ -316,6 +316,33 @@ def different_kinds_of_data() -> None:
         model.fit(((x, y) for _ in range(3)), verbose=0)
 
 
+def trained_without_a_scope() -> list[str]:
+    """What the log says, twice, of a model that was made outside the scope."""
+    import logging
+
+    import keras
+
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        """Keeps the lines."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    listener = Listener()
+    logging.getLogger("stratagem").addHandler(listener)
+    try:
+        _strategy()
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)], name="outsider")
+        model.compile(optimizer="sgd", loss="mse")
+        model.fit(*_rows(), verbose=0)
+        model.evaluate(*_rows(), verbose=0)
+    finally:
+        logging.getLogger("stratagem").removeHandler(listener)
+    return said
+
+
 def messages_besides_the_buckets(steps: int) -> int:
     """How many collectives a fit of so many steps makes, besides the buckets that gradients travel in."""
     import keras

@@ -268,6 +268,64 @@ def own_train_and_test_step(scope: Scope) -> dict[str, Any]:
 
 
 @program
+def own_steps_around_those_of_keras(scope: Scope) -> dict[str, Any]:
+    import keras
+
+    class Around(keras.Model):
+        """Calls Keras's steps and adds to their logs."""
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            logs = super().train_step(data)
+            return {**logs, "rate": self.optimizer.learning_rate, "kind": "training", "rows": len(data[0]) * 0 + 3}
+
+        def test_step(self, data: Any) -> dict[str, Any]:
+            return super().test_step(data)
+
+    class Guide(keras.Model):
+        """The steps of Keras's guide, which go over all metrics."""
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            import torch
+
+            x, y = data
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=y_pred)
+            self.zero_grad()
+            loss.backward()
+            with torch.no_grad():
+                self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
+            return self._update(loss, y, y_pred)
+
+        def test_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            y_pred = self(x, training=False)
+            return self._update(self.compute_loss(y=y, y_pred=y_pred), y, y_pred)
+
+        def _update(self, loss: Any, y: Any, y_pred: Any) -> dict[str, Any]:
+            for metric in self.metrics:
+                if metric.name == "loss":
+                    metric.update_state(loss)
+                else:
+                    metric.update_state(y, y_pred)
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    x, y = numbers(35)
+    results: dict[str, Any] = {}
+    for kind in (Around, Guide):
+        keras.utils.set_random_seed(6)
+        with scope():
+            inputs = keras.Input((6,))
+            model = kind(inputs, keras.layers.Dense(2, kernel_regularizer="l2")(inputs))
+            model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", metrics=["mae"])
+        history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=(x[:13], y[:13]))
+        numbers_only = {name: values for name, values in history.history.items() if "compile" not in name}
+        numbers_only.pop("kind", None)
+        results[kind.__name__] = {"weights": model.get_weights(), "history": numbers_only}
+        results[kind.__name__]["evaluate"] = model.evaluate(x, y, batch_size=9, verbose=0, return_dict=True)
+    return results
+
+
+@program
 def own_train_step_with_synchronised_batch_normalization(scope: Scope) -> dict[str, Any]:
     import keras
     import torch

@@ -145,6 +145,13 @@ def test_what_can_not_work_is_refused_in_one_sentence(situation: Any, text: str,
         replica_pool(2).run(situation, timeout_seconds=60)
 
 
+def test_a_model_made_outside_the_scope_is_warned_of_once_by_the_chief(replica_pool: Any) -> None:
+    chief, other = replica_pool(2).run(behaviours.trained_without_a_scope)
+    assert len(chief) == 1
+    assert "fit() of model 'outsider': this job has 2 replicas, but the model was made outside" in chief[0]
+    assert other == []
+
+
 def test_a_generator_that_raises_ends_every_replica(replica_pool: Any) -> None:
     chief, other = replica_pool(2).run(behaviours.a_generator_that_raises, timeout_seconds=60)
     assert chief.startswith("OSError: the disk is on fire")

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from stratagem import launch
 from stratagem._core import env
-from stratagem.errors import LaunchError
+from stratagem.errors import BackendError, LaunchError
+
+# jax is planned for, and its plan can be shown.
+_DRIVEN = ("torch",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,8 @@ def run(program: str, arguments: Sequence[str], *, options: Options) -> int:
     if options.dry_run:
         print(plan)
         return 0
+    if backend not in _DRIVEN:
+        raise BackendError(f"the engine for the backend {backend!r} is not built yet", fix="use --backend torch")
     return launch.supervise(plan, environ)
 
 

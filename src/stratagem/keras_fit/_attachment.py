@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from stratagem._core import contexts
+from stratagem._core import contexts, env
 from stratagem.errors import ContextError, MixedStrategyError
 
 if TYPE_CHECKING:
     from stratagem._core.contexts import CurrentStrategy
 
+_LOG = logging.getLogger("stratagem")
+
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
 _strategies: weakref.WeakKeyDictionary[Any, CurrentStrategy] = weakref.WeakKeyDictionary()
 
 
@@ -20,6 +24,22 @@ def on_created(model: Any) -> None:
     context = contexts.current()
     if context is not None and context.is_cross_replica:
         _strategies[model] = context.strategy
+
+
+def warn_if_alone(model: Any, method: str) -> None:
+    """Say once that each replica of a job trains a model of its own, if this model was made outside every scope."""
+    job = env.job()
+    if job is None or job.world_size == 1 or model in _warned:
+        return
+    _warned.add(model)
+    if job.rank == 0:
+        _LOG.warning(
+            "%s() of model %r: this job has %d replicas, but the model was made outside `with strategy.scope():`, so "
+            "each replica runs it alone, on all rows, and writes the same files",
+            method,
+            model.name,
+            job.world_size,
+        )
 
 
 def strategy_of(model: Any) -> CurrentStrategy | None:
@@ -43,7 +63,7 @@ def check(model: Any, method: str, has_variables: bool) -> CurrentStrategy | Non
     if mine is not None:
         raise MixedStrategyError(
             f"model {model.name!r} was made in the scope of {mine!r}, but {method}() was called in the scope of "
-            f"{context.strategy!r}",
+            f"another, {context.strategy!r}",
             fix="make, compile and train a model under one strategy",
         )
     if has_variables:

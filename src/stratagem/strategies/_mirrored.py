@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from stratagem import keras_fit
 from stratagem._core import device_names, env
 from stratagem.engines import select
 from stratagem.engines.base import Engine
@@ -40,6 +41,9 @@ class MirroredExtended(StrategyExtended):
         _check_ops(cross_device_ops, self._devices)
         self._cross_device_ops = cross_device_ops
         _take_place(self._engine, self._devices)
+        if len(self._devices) > 1:
+            # Not only at the first scope: a model that is made without one is to be told of it.
+            keras_fit.install()
 
     @property
     def engine(self) -> Engine:

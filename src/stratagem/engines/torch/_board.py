@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from collections.abc import Callable
 
 import torch
@@ -25,6 +26,7 @@ _NOTE_SLOT = _NUM_SLOTS
 _COLUMNS = 8
 _POSTED, _DONE, _LEFT, _PID, _NOTED = range(5)
 _ENDED, _FAILED = 1, 2  # of _LEFT
+_LEAVING_SECONDS = 2.0
 
 
 class Board:
@@ -43,6 +45,7 @@ class Board:
         self._flags = segment.tensor(torch.int64, 0, world_size * _COLUMNS).view(world_size, _COLUMNS).numpy()
         self._headers_at = aligned(world_size * _COLUMNS * 8)
         self._number = 0
+        self._left_since: dict[int, float] = {}
         self._flags[rank, _PID] = os.getpid()
 
     @classmethod
@@ -148,7 +151,14 @@ class Board:
             if pid and not left[rank] and not _lost.alive(pid):
                 return _lost.died(rank, pid, self.rank, what)
         rank = max(missing, key=left.__getitem__, default=None)
-        return _lost.left(rank, left[rank] == _FAILED, self.rank, what) if rank is not None and left[rank] else None
+        if rank is None or not left[rank] or self._is_still_leaving(rank):
+            return None
+        return _lost.left(rank, left[rank] == _FAILED, self.rank, what)
+
+    def _is_still_leaving(self, rank: int) -> bool:
+        """Whether a replica has left but not ended; the launcher is to see it end before those that it lets down."""
+        since = self._left_since.setdefault(rank, time.monotonic())
+        return _lost.alive(int(self._flags[rank, _PID])) and time.monotonic() - since < _LEAVING_SECONDS
 
     def _last_seen(self, rank: int) -> str:
         posted, done = int(self._flags[rank, _POSTED]), int(self._flags[rank, _DONE])

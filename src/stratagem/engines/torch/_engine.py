@@ -147,7 +147,8 @@ class TorchEngine(Engine):
                 out = fn(*args, **kwargs)
                 loss = out[0] if has_aux else out
                 gradients = torch.autograd.grad(loss, [variable.value for variable in variables], allow_unused=True)
-            return out, list(gradients)
+            # The graph has been used up; what stays is the number.
+            return (loss.detach(), *out[1:]) if has_aux else loss.detach(), list(gradients)
 
         return call
 

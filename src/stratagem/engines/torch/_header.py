@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -15,8 +16,11 @@ import torch
 from stratagem.errors import CollectiveMismatchError, StructureMismatchError
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Keras and torch call us from their own code: optimizers, backward passes.
-_NOT_USERS = tuple(folder + os.sep for folder in (_OURS, *keras.__path__, *torch.__path__))
+# Keras and torch call us from their own code: optimizers, backward passes. contextlib stands between a `with` and us.
+_NOT_USERS = (
+    *(folder + os.sep for folder in (_OURS, *keras.__path__, *torch.__path__)),
+    contextlib.__file__,
+)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def share_random_state(transport: Transport) -> None:
     states = None
     if transport.rank == _CHIEF:
         states = (random.getstate(), np.random.get_state(), torch.get_rng_state())
-    with transport.from_source(_CHIEF, states, []) as (states, _):
+    with transport.from_source(_CHIEF, states, [], "the random state") as (states, _):
         if transport.rank != _CHIEF:
             python_state, numpy_state, torch_state = states
             random.setstate(python_state)

@@ -103,16 +103,16 @@ class Transport(ABC):
 
     @contextmanager
     def from_source(
-        self, source: int, value: object, tensors: Sequence[torch.Tensor]
+        self, source: int, value: object, tensors: Sequence[torch.Tensor], what: str
     ) -> Iterator[tuple[Any, list[torch.Tensor]]]:
         """What replica `source` brought: a picklable value and tensors of any number, readable inside the block.
 
-        The other replicas' `value` and `tensors` are not looked at.
+        The other replicas' `value` and `tensors` are not looked at. `what` names it all in errors.
         """
         brought: list[torch.Tensor] = []
         if self.rank == source:
             brought = [torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8), *tensors]
-        header = self._header(f"from_source({source})", brought, source=source)
+        header = self._header(f"taking {what} from replica {source}", brought, source=source)
         with self._swap(header, brought) as parts:
             pickled, *rest = parts[source]
             yield value if self.rank == source else pickle.loads(pickled.cpu().numpy().tobytes()), rest

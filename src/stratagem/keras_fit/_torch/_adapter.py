@@ -113,7 +113,7 @@ class ReplicaDataAdapter(DataAdapter):
                 error, word = caught, f"{type(caught).__name__}: {caught}"
         spec = None if batch is None else tree.map_structure(_Leaf.of, batch)
         tensors = [part for part in tree.flatten(batch) if isinstance(part, torch.Tensor)]
-        with self._transport.from_source(_CHIEF, (word, spec), tensors) as ((word, spec), received):
+        with self._transport.from_source(_CHIEF, (word, spec), tensors, "the next batch") as ((word, spec), received):
             if error is not None:
                 raise error
             if word == "end":

@@ -62,6 +62,7 @@ class Hook:
 def _runner(model: Any, method: str) -> Runner | None:
     strategy = _attachment.check(model, method, _model.has_variables(model))
     if strategy is None:
+        _attachment.warn_if_alone(model, method)
         return None
     strategy.extended.connect()
     return runner_of(model)

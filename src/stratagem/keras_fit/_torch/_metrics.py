@@ -66,15 +66,19 @@ class MetricStates:
             self._before[dtype].copy_(group.values)
             group.values.zero_()
 
-    def contribute(self, step: Step, extra: Callable[[str], torch.Tensor]) -> None:
-        """Write what this replica's rows added."""
+    def contribute(self, step: Step, extra: Callable[[str], torch.Tensor], *, terms: bool) -> None:
+        """Write what this replica's rows added.
+
+        Args:
+            terms: The loss trackers got terms of the global loss; in a step of the user's own they got means over rows.
+        """
         for dtype, group in self._groups.items():
             mine = extra(_name(dtype))
             if not step.counts:
                 mine.zero_()
                 continue
             totals = self._tracker_totals[dtype]
-            if len(totals):
+            if terms and len(totals):
                 # A tracker adds loss times rows. The loss is this replica's term of the global one, which counts
                 # once for every row of the global batch.
                 group.values[totals] /= step.share.fraction

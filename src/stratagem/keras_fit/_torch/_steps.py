@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from keras import tree
 from keras.utils import unpack_x_y_sample_weight
@@ -98,7 +99,7 @@ class Steps:
                 logs = None
                 self._forward(step, data, training=False)
             self._testing.start()
-            self._metrics.contribute(step, self._testing.extra)
+            self._metrics.contribute(step, self._testing.extra, terms=not self._own_test_step)
             self._testing.finish()
             self._metrics.end(step, self._testing.extra_total)
         return self._logs(step, logs)
@@ -148,7 +149,7 @@ class Steps:
         return loss
 
     def _send(self, step: Step, reducer: GradientReducer) -> None:
-        self._metrics.contribute(step, reducer.extra)
+        self._metrics.contribute(step, reducer.extra, terms=not self._own_train_step)
         self._state.contribute(step, reducer.extra)
 
     def _logs(self, step: Step, own_logs: Any) -> dict[str, Any]:
@@ -156,10 +157,15 @@ class Steps:
         logs = self._model.get_metrics_result()
         if not isinstance(own_logs, dict):
             return logs
-        others = {name: value for name, value in own_logs.items() if name not in logs}
-        means = _mean_by_rows(step, list(others.values())) if others else []
-        mine = dict(zip(others, means, strict=True))
-        return {name: logs[name] if name in logs else mine[name] for name in own_logs}
+        containers = {metric.name: metric for metric in self._model.metrics if metric.name not in logs}
+        return {
+            name: logs[name]
+            if name in logs
+            else containers[name].result()
+            if name in containers
+            else tree.map_structure(lambda part: _mean_by_rows(step, part), value)
+            for name, value in own_logs.items()
+        }
 
 
 def _take_chiefs_values(model: Any, transport: Transport) -> None:
@@ -167,16 +173,18 @@ def _take_chiefs_values(model: Any, transport: Transport) -> None:
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.weights, *(optimizer.variables if optimizer is not None else [])]
     values = [variable._value.detach() for variable in variables]
-    with transport.from_source(0, None, values) as (_, chiefs):
+    with transport.from_source(0, None, values, "the first weights") as (_, chiefs):
         if transport.rank != 0:
             for value, chiefs_value in zip(values, chiefs, strict=True):
                 value.copy_(chiefs_value)
 
 
-def _mean_by_rows(step: Step, values: Sequence[Any]) -> list[torch.Tensor]:
+def _mean_by_rows(step: Step, value: Any) -> Any:
     engine = select.engine()
-    parts = [engine.to_tensor(value).detach().float() * step.share.fraction for value in values]
-    return step.transport.all_reduce(Reduction.SUM, parts)
+    if not (engine.is_tensor(value) or isinstance(value, (bool, int, float, np.ndarray, np.generic))):
+        return value
+    part = engine.to_tensor(value).detach().double() * step.share.fraction
+    return step.transport.all_reduce(Reduction.SUM, [part])[0].float()
 
 
 class SingleSteps:
