@@ -200,8 +200,8 @@ def test_gradients_and_a_collective_wait_for_each_other_in_vain_and_say_so(run_j
         assert kind in (CollectiveTimeoutError, ReplicaFailedError), outcome.text
         error_of(outcome, kind, f"in {sides[rank]}", "at test_one_sided.py:")
     late = [outcome for outcome in outcomes if type(outcome.error) is CollectiveTimeoutError]
-    assert late
-    assert all(side in str(late[0].error) for side in sides)
+    # The first to give up still finds the other waiting; the second may find that it has ended.
+    assert any(all(side in str(outcome.error) for side in sides) for outcome in late), [o.text for o in outcomes]
 
 
 def make_different_models(rank: int) -> None:
