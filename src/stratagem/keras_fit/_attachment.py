@@ -47,7 +47,7 @@ def strategy_of(model: Any) -> CurrentStrategy | None:
     return _strategies.get(model)
 
 
-def check(model: Any, method: str, has_variables: bool) -> CurrentStrategy | None:
+def check(model: Any, method: str) -> CurrentStrategy | None:
     """The strategy to run `model.method` under, or None for plain Keras.
 
     A model without variables that is compiled or run in a scope joins that scope's strategy.
@@ -66,7 +66,7 @@ def check(model: Any, method: str, has_variables: bool) -> CurrentStrategy | Non
             f"another, {context.strategy!r}",
             fix="make, compile and train a model under one strategy",
         )
-    if has_variables:
+    if model.weights:
         raise ContextError(
             f"the variables of model {model.name!r} were made outside the scope of {context.strategy!r}, in which "
             f"{method}() was called",

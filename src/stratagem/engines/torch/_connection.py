@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
 import sys
 from collections.abc import Sequence
 
@@ -23,8 +22,6 @@ from stratagem.engines.torch._shared_memory import SharedMemoryTransport
 from stratagem.engines.torch._transport import Transport
 from stratagem.engines.torch._waiting import wait_until
 from stratagem.errors import ArgumentError, CollectiveTimeoutError, JobMismatchError
-
-_LOG = logging.getLogger("stratagem")
 
 
 def connect(job: env.Job, devices: Sequence[str]) -> Transport:

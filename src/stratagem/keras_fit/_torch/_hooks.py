@@ -33,7 +33,6 @@ from stratagem.keras_fit._torch import (
     _convolutions,
     _losses,
     _metrics,
-    _model,
     _optimizers,
     _saving,
     _seeds,
@@ -60,7 +59,7 @@ class Hook:
 
 
 def _runner(model: Any, method: str) -> Runner | None:
-    strategy = _attachment.check(model, method, _model.has_variables(model))
+    strategy = _attachment.check(model, method)
     if strategy is None:
         _attachment.warn_if_alone(model, method)
         return None
@@ -74,7 +73,7 @@ def _init_trainer(original: Callable[..., None], model: Any) -> None:
 
 
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    _attachment.check(model, "compile", _model.has_variables(model))
+    _attachment.check(model, "compile")
     return original(model, *args, **kwargs)
 
 

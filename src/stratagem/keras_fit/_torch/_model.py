@@ -36,8 +36,3 @@ def replica_variables(model: Any) -> list[Any]:
         for variable in layer._non_trainable_variables:
             found[id(variable)] = variable
     return list(found.values())
-
-
-def has_variables(model: Any) -> bool:
-    """Whether any weight of the model exists yet."""
-    return len(model.weights) > 0

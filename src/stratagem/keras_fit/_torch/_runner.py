@@ -56,11 +56,6 @@ class Runner:
         """Whether this replica writes files and shows progress."""
         return self._transport.rank == 0
 
-    @property
-    def running(self) -> bool:
-        """Whether one of the model's methods is running now."""
-        return self._depth > 0
-
     @contextmanager
     def method(self) -> Iterator[bool]:
         """Around one of the model's methods; says whether it is the outermost."""

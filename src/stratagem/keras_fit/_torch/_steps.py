@@ -79,7 +79,7 @@ class Steps:
             self._metrics.begin()
             if self._own_train_step:
                 logs = self._model.train_step(data)
-                self._send(step, self._training)
+                self._send(step)
                 self._training.finish()
             else:
                 logs = None
@@ -121,7 +121,7 @@ class Steps:
         if not step.counts:
             # It still runs backwards: synchronised layers of all replicas meet there, and it must add nothing to them.
             loss = loss * 0.0
-        self._send(step, self._training)
+        self._send(step)
         if self._weights:
             model.optimizer.scale_loss(loss).backward()
         gradients = self._training.finish(contributes=step.counts)
@@ -148,9 +148,9 @@ class Steps:
                 model._compile_metrics.update_state(y, y_pred, sample_weight)
         return loss
 
-    def _send(self, step: Step, reducer: GradientReducer) -> None:
-        self._metrics.contribute(step, reducer.extra, terms=not self._own_train_step)
-        self._state.contribute(step, reducer.extra)
+    def _send(self, step: Step) -> None:
+        self._metrics.contribute(step, self._training.extra, terms=not self._own_train_step)
+        self._state.contribute(step, self._training.extra)
 
     def _logs(self, step: Step, own_logs: Any) -> dict[str, Any]:
         """Keras's logs from the global metric states; of what a user's step returned besides, the mean by rows."""
@@ -219,6 +219,5 @@ class SingleSteps:
             return self._call(step, self._model.predict_step, data)
 
     def _call(self, step: Step, function: Callable[[Any], Any], data: Any) -> Any:
-        step.weighs_losses = True
         with _step.running(step):
             return function(data)
