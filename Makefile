@@ -1,7 +1,7 @@
 # `make train` and `make test` do everything on a fresh machine: environment, installation, then the work.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format types test-gpu test-chaos bench clean
+.PHONY: help setup train test lint format types test-gpu test-chaos test-stress test-tpu-compile bench clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -12,11 +12,11 @@ STAMP := $(VENV)/.stratagem-installed
 # machine pip takes it, while a range would fetch a CUDA build of several GB.
 PINS := torch==2.13.0 keras==3.15.1 jax==0.10.2
 ifeq ($(shell uname -sm),Linux x86_64)
-PINS += tensorflow-cpu==2.21.0
+PINS += tensorflow-cpu==2.21.0 libtpu==0.0.42.1
 endif
 
 help:
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## make .venv and install everything into it (once)
 
@@ -47,6 +47,12 @@ test-gpu: setup ## the tests that need CUDA devices
 
 test-chaos: setup ## the tests that kill and freeze processes
 	$(BIN)/python -m pytest -m chaos
+
+test-tpu-compile: setup ## compile MobileNetV2 for two TPU slices that are not there: minutes each
+	$(BIN)/python -m pytest -m tpu_compile
+
+test-stress: setup ## 2, 4 and 8 jax devices on a busy machine, ten times over (half an hour)
+	$(BIN)/python -m pytest -m stress
 
 bench: setup ## the speed ratios of benchmarks/README.md
 	$(BIN)/python benchmarks/step_time.py --model mobilenet96

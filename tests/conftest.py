@@ -34,6 +34,7 @@ _SET_BY_LIBRARIES = frozenset(
         "PYTEST_CURRENT_TEST",  # pytest
         "TF2_BEHAVIOR",  # tensorflow
         "TORCHINDUCTOR_CACHE_DIR",  # torch
+        "TPU_SKIP_MDS_QUERY",  # jax, where there is no TPU
     }
 )
 
@@ -51,14 +52,18 @@ class _SharedPool(ReplicaPool):
 
 
 @pytest.fixture(scope="session")
-def replica_pool() -> Iterator[Callable[[int], ReplicaPool]]:
-    """`replica_pool(n)`: a job of n processes that all tests share, since starting torch and keras takes seconds."""
-    pools: dict[int, ReplicaPool] = {}
+def replica_pool() -> Iterator[Callable[..., ReplicaPool]]:
+    """`replica_pool(n)`: a job of n replicas that all tests share, since starting a framework and keras takes seconds.
 
-    def pool(replicas: int) -> ReplicaPool:
-        if replicas not in pools:
-            pools[replicas] = _SharedPool(replicas=replicas, cpu_devices=replicas)
-        return pools[replicas]
+    `replica_pool(n, backend="jax", processes=p)` is one with jax: one process, or p of them.
+    """
+    pools: dict[tuple[int, str, int | None], ReplicaPool] = {}
+
+    def pool(replicas: int, backend: str = "torch", processes: int | None = None) -> ReplicaPool:
+        key = (replicas, backend, processes)
+        if key not in pools:
+            pools[key] = _SharedPool(replicas=replicas, cpu_devices=replicas, backend=backend, processes=processes)
+        return pools[key]
 
     yield pool
     for open_pool in pools.values():
@@ -169,6 +174,8 @@ def _has_process_group() -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("stress") and "stress" not in item.config.getoption("-m"):
+        pytest.skip("runs with -m stress")
     if item.get_closest_marker("gpu"):
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():

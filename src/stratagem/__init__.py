@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stratagem._core import lazy
 
 if TYPE_CHECKING:
-    from stratagem import cluster_resolver, config, coordinator, errors, experimental, testing
+    from stratagem import cluster_resolver, config, coordinator, errors, experimental, testing, tpu
     from stratagem._core.enums import ReduceOp, VariableAggregation, VariableSynchronization
     from stratagem._core.input_options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
     from stratagem._core.options import RunOptions
@@ -81,6 +81,7 @@ __all__ = [
     "in_cross_replica_context",
     "launch",
     "testing",
+    "tpu",
     "value_and_grad",
 ]
 
@@ -92,7 +93,7 @@ _HOMES = {
     "DistributedValues": "stratagem._core.values",
     "RunOptions": "stratagem._core.options",
 }
-_MODULES = ("cluster_resolver", "config", "coordinator", "errors", "experimental", "launch", "testing")
+_MODULES = ("cluster_resolver", "config", "coordinator", "errors", "experimental", "launch", "testing", "tpu")
 
 
 def _home(name: str) -> str:

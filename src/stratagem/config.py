@@ -5,9 +5,41 @@ from __future__ import annotations
 
 from stratagem import launch
 from stratagem._core import env, state
+from stratagem.cluster_resolver import ClusterResolver
 from stratagem.errors import ArgumentError, ArgumentTypeError, ContextError
 
-__all__ = ["set_logical_cpu_devices"]
+__all__ = ["experimental_connect_to_cluster", "set_logical_cpu_devices"]
+
+
+def experimental_connect_to_cluster(
+    cluster_spec_or_resolver: ClusterResolver,
+    job_name: str = "localhost",
+    task_index: int = 0,
+    protocol: str | None = None,
+    make_master_device_default: bool = True,
+    cluster_device_filters: object = None,
+) -> None:
+    """Nothing to do: strategies connect when they are used. `tf.config.experimental_connect_to_cluster`.
+
+    It is here so that programs for TPUs keep their three lines.
+
+    Args:
+        cluster_spec_or_resolver: What found the TPU.
+        job_name: Not used, as the rest.
+        task_index: Not used.
+        protocol: Not used.
+        make_master_device_default: Not used.
+        cluster_device_filters: Not used.
+
+    Raises:
+        ArgumentTypeError: it is given something else than a resolver.
+    """
+    del job_name, task_index, protocol, make_master_device_default, cluster_device_filters
+    if not isinstance(cluster_spec_or_resolver, ClusterResolver):
+        raise ArgumentTypeError(
+            f"experimental_connect_to_cluster was given {cluster_spec_or_resolver!r}, not a cluster resolver",
+            fix="leave the call out: strategies connect when they are used",
+        )
 
 
 def set_logical_cpu_devices(num_devices: int) -> None:

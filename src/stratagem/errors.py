@@ -9,6 +9,7 @@ StratagemError
     ArgumentError (ValueError)              an argument that can't be used
     ArgumentTypeError (TypeError)           an argument of the wrong type
     BatchMismatchError (ValueError)         the parts of one batch disagree in rows
+    TracingError (TypeError)                a function that can't be traced once for all replicas
     StructureMismatchError (ValueError)     replicas hold values that don't fit together
     CollectiveMismatchError (RuntimeError)  replicas called different collectives
     CollectiveTimeoutError (TimeoutError)   a replica did not reach a collective in time
@@ -36,6 +37,7 @@ __all__ = [
     "ReplicaFailedError",
     "StratagemError",
     "StructureMismatchError",
+    "TracingError",
 ]
 
 
@@ -98,6 +100,10 @@ class ArgumentTypeError(StratagemError, TypeError):
 
 class BatchMismatchError(StratagemError, ValueError):
     """The parts of one batch (inputs, targets, weights) disagree in their rows."""
+
+
+class TracingError(StratagemError, TypeError):
+    """A function that is traced once for all replicas asked a tensor for its value, as `if replica_id == 0:` does."""
 
 
 class StructureMismatchError(StratagemError, ValueError):

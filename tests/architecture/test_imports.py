@@ -16,7 +16,7 @@ FLOORS = (
     ("keras_fit",),
     ("strategies",),
     ("coordinator",),
-    ("__main__", "cli", "config", "experimental", "testing", ""),  # "" is stratagem/__init__.py itself
+    ("__main__", "cli", "config", "experimental", "testing", "tpu", ""),  # "" is stratagem/__init__.py itself
 )
 TOP = len(FLOORS) - 1
 

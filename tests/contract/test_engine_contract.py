@@ -13,8 +13,10 @@ import pytest
 from stratagem.engines import select
 from stratagem.engines.base import Engine
 from stratagem.engines.torch import TorchEngine
+from stratagem.testing import ReplicaPool
 from stratagem.testing.fake_engine import FakeEngine
 from tests.contract import promises
+from tests.contract.jax_promises import JAX_PROMISES
 from tests.contract.jobs import Outcome, RunJob
 from tests.contract.promises import PROMISES
 from tests.contract.torch_promises import TORCH_PROMISES
@@ -42,9 +44,14 @@ TORCH_ROWS = (
     Row("torch", "process_group", 3),
 )
 FAKE_ROWS = tuple(Row("fake", "threads", replicas) for replicas in (1, 2, 3))
-# The torch engine's own before the last one, which leaves the job.
+# Processes, and the replicas over all of them.
+JAX_TOPOLOGIES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4))
+# An engine's own before the last one, which leaves the job.
 *_FIRST, _LAST = PROMISES
-ALL_PROMISES = {**{name: PROMISES[name] for name in _FIRST}, **TORCH_PROMISES, _LAST: PROMISES[_LAST]}
+_OWN = {"torch": TORCH_PROMISES, "jax": JAX_PROMISES}
+ALL_PROMISES = {
+    engine: {**{name: PROMISES[name] for name in _FIRST}, **own, _LAST: PROMISES[_LAST]} for engine, own in _OWN.items()
+}
 ENGINES: tuple[type[Engine], ...] = (TorchEngine, FakeEngine)
 
 
@@ -64,12 +71,12 @@ def kept(run_job: RunJob) -> Callable[[Row, str], None]:
     return check
 
 
-def keep_all(rank: int) -> dict[str, str | None]:
+def keep_all(*_rank: int) -> dict[str, str | None]:
     """Each promise with what is wrong with it; runs in a replica's process, until a promise is broken."""
     found: dict[str, str | None] = {}
     engine = select.engine()
     engine.connect(engine.local_devices())
-    for name, promise in ALL_PROMISES.items():
+    for name, promise in ALL_PROMISES[engine.name].items():
         try:
             promise(engine)
         except Exception:  # noqa: BLE001 - the test gets it
@@ -80,9 +87,35 @@ def keep_all(rank: int) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("row", TORCH_ROWS, ids=str)
-@pytest.mark.parametrize("name", ALL_PROMISES)
+@pytest.mark.parametrize("name", ALL_PROMISES["torch"])
 def test_the_torch_engine_promises_that(kept: Callable[[Row, str], None], row: Row, name: str) -> None:
     kept(row, name)
+
+
+@pytest.fixture(scope="module")
+def kept_by_jax() -> Callable[[tuple[int, int], str], None]:
+    """`kept_by_jax((processes, replicas), name)` checks what a job like that found of that promise."""
+    found: dict[tuple[int, int], list[dict[str, str | None]]] = {}
+
+    def check(topology: tuple[int, int], name: str) -> None:
+        if topology not in found:
+            processes, replicas = topology
+            with ReplicaPool(replicas=replicas, cpu_devices=replicas, backend="jax", processes=processes) as pool:
+                found[topology] = pool.run(keep_all)
+        for rank, problems in enumerate(found[topology]):
+            problem = problems.get(name, "an earlier promise was not kept")
+            assert problem is None, f"process {rank}: {problem}"
+
+    return check
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("topology", JAX_TOPOLOGIES, ids=lambda topology: f"{topology[0]}x{topology[1] // topology[0]}")
+@pytest.mark.parametrize("name", ALL_PROMISES["jax"])
+def test_the_jax_engine_promises_that(
+    kept_by_jax: Callable[[tuple[int, int], str], None], topology: tuple[int, int], name: str
+) -> None:
+    kept_by_jax(topology, name)
 
 
 @pytest.mark.parametrize("row", FAKE_ROWS, ids=str)

@@ -28,8 +28,8 @@ def numbered(arrays: dict[str, np.ndarray], prefix: str) -> list[np.ndarray]:
     return [arrays[key] for key in sorted(arrays) if key.rpartition("_")[0] == prefix]
 
 
-def run_case(name: str) -> dict[str, Any]:
-    """The case under a MirroredStrategy over all devices, as this replica sees it; on one device, plain Keras."""
+def run_case(name: str, replicas: int) -> dict[str, Any]:
+    """The case under a MirroredStrategy over all devices, of which there are `replicas`, as this process sees it."""
     import keras
 
     import stratagem
@@ -37,10 +37,11 @@ def run_case(name: str) -> dict[str, Any]:
     case, arrays = load_cases()[name], load_arrays(name)
     data = {key: arrays[spec["npz_key"]].astype(spec["feed_dtype"]) for key, spec in case["data"].items()}
     strategy = stratagem.MirroredStrategy()
+    assert strategy.num_replicas_in_sync == replicas
     with strategy.scope():
         model = keras.models.model_from_json(json.dumps(case["model_config"]))
         model.set_weights(numbered(arrays, "w0"))
-        options = {"jit_compile": False, **case["compile"]}
+        options = dict(case["compile"])
         options["optimizer"] = keras.optimizers.deserialize(options["optimizer"])
         for kind in ("metrics", "weighted_metrics"):
             if kind in options:
@@ -51,7 +52,6 @@ def run_case(name: str) -> dict[str, Any]:
         model.compile(**options)
     result = _train(model, case, data)
     result["weights"] = model.get_weights()
-    result["replica_state"] = _replica_state(strategy, model)
     return result
 
 
@@ -105,19 +105,3 @@ def _recorder() -> Any:
             self.first = self.first or self.model.get_weights()
 
     return Recorder()
-
-
-def _replica_state(strategy: Any, model: Any) -> list[np.ndarray]:
-    """This replica's own moving statistics, in the order of the model's non-trainable weights."""
-    if strategy.num_replicas_in_sync == 1:
-        return []
-    from stratagem.keras_fit._torch._runner import runner_of
-
-    flat = [value.numpy() for value in runner_of(model).replica_values()]
-    if not flat:
-        return []
-    sizes = [int(np.prod(weight.shape)) for weight in model.non_trainable_weights]
-    return [
-        part.reshape(weight.shape)
-        for part, weight in zip(np.split(flat[0], np.cumsum(sizes)[:-1]), model.non_trainable_weights, strict=True)
-    ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,11 @@ def rank() -> int:
     return int(os.environ["STRATAGEM_RANK"])
 
 
-def property_case(rows: int, batch: int, kind: str, weights: list[float] | None) -> dict[str, Any]:
-    """Two epochs over `rows` rows with one kind of loss."""
-    return train_small(_strategy().scope, rows, batch, kind, weights)
+def property_case(rows: int, batch: int, kind: str, weights: list[float] | None, replicas: int) -> dict[str, Any]:
+    """Two epochs over `rows` rows with one kind of loss, on all of the `replicas` devices."""
+    strategy = _strategy()
+    assert strategy.num_replicas_in_sync == replicas
+    return train_small(strategy.scope, rows, batch, kind, weights)
 
 
 def plain_case(rows: int, batch: int, kind: str, weights: list[float] | None) -> dict[str, Any]:
@@ -62,77 +65,94 @@ def train_small(scope: Any, rows: int, batch: int, kind: str, weights: list[floa
         "custom_mean": mean_of_everything,
     }
     x, y = _rows(rows)
-    keras.utils.set_random_seed(1)
+    rng = np.random.default_rng(1)  # the two engines would initialise differently
     with scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
+        model.set_weights([rng.normal(size=weight.shape) for weight in model.get_weights()])
         sgd = keras.optimizers.SGD(0.01)
         model.compile(optimizer=sgd, loss=losses[kind], metrics=["mae"], weighted_metrics=["mse"])
     sample_weight = None if weights is None else np.resize(np.asarray(weights, "float32"), rows)
-    history = model.fit(x, y, batch_size=batch, epochs=2, verbose=0, sample_weight=sample_weight)
+    history = model.fit(x, y, batch_size=batch, epochs=2, verbose=0, sample_weight=sample_weight, shuffle=False)
     return {"history": history.history, "weights": model.get_weights(), "predict": model.predict(x, verbose=0)}
 
 
 def dropout_masks(seed: int | None) -> list[Any]:
-    """The masks that this replica's Dropout drew in the steps of two equal runs."""
+    """What Dropout kept of each of eight rows in the steps of two equal runs, and its seed's state afterwards."""
     import keras
 
     runs = []
     for _ in range(2):
-        masks: list[Any] = []
-
-        class Seen(keras.layers.Dropout):
-            """Keeps what it drew."""
-
-            def call(self, inputs: Any, training: bool = False, masks: list[Any] = masks) -> Any:
-                out = super().call(inputs * 0 + 1, training=training)
-                if training and out.device.type != "meta":
-                    masks.append(out.detach().numpy().copy())
-                return inputs * out
-
-        x, y = _rows(8)
         keras.utils.set_random_seed(2)
-        model = _model(_strategy(), Seen(0.5, seed=seed))
-        model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-        runs.append((masks, model.get_weights(), np.asarray(model.layers[0].seed_generator.state)))
+        table = keras.layers.Embedding(8, 16, embeddings_initializer="zeros")
+        with _strategy().scope():
+            dropout = keras.layers.Dropout(0.5, seed=seed)
+            model = keras.Sequential([keras.Input((), dtype="int32"), table, dropout])
+            # The gradient of a row of the table is what Dropout kept of it.
+            model.compile(optimizer=keras.optimizers.SGD(1.0), loss=_sum_of_outputs())
+        seen = [np.array(table.get_weights()[0])]
+        for _ in range(2):
+            model.train_on_batch(np.arange(8), np.zeros((8, 1), "float32"))
+            seen.append(np.array(table.get_weights()[0]))
+        masks = [later != before for before, later in itertools.pairwise(seen)]
+        runs.append((masks, np.asarray(dropout.seed_generator.state)))
     return runs
 
 
-def rows_seen(kind: str) -> list[list[float]]:
-    """The ids of the rows that this replica trained on, by epoch."""
+def rows_seen(kind: str) -> list[list[list[int]]]:
+    """How often each of 50 rows was trained on in each step, by epoch; nobody has seeded the shuffle."""
     import keras
-    import torch
 
-    epochs: list[list[float]] = []
+    epochs: list[list[list[int]]] = []
+    table = keras.layers.Embedding(50, 1, embeddings_initializer="zeros")
 
-    class Seen(keras.layers.Layer):
-        """Notes the first column of its input."""
-
-        def call(self, inputs: Any, training: bool = False) -> Any:
-            if training and inputs.device.type != "meta":
-                epochs[-1].extend(inputs[:, 0].tolist())
-            return inputs
-
-    class Epochs(keras.callbacks.Callback):
-        """Starts a list for each epoch."""
+    class Steps(keras.callbacks.Callback):
+        """Compares the table before and after a step."""
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             epochs.append([])
 
-    x = np.arange(50, dtype="float32")[:, None].repeat(4, axis=1)
-    y = np.zeros((50, 1), "float32")
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.before = np.array(table.get_weights()[0])
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            change = self.before - np.array(table.get_weights()[0])
+            epochs[-1].append(np.rint(change[:, 0]).astype(int).tolist())
+
+    with _strategy().scope():
+        model = keras.Sequential([keras.Input((), dtype="int32"), table])
+        # Each row takes 1 off its number in the table.
+        model.compile(optimizer=keras.optimizers.SGD(1.0), loss=_sum_of_outputs())
+    data, options = _shuffled(kind)
+    model.fit(data, epochs=3, verbose=0, callbacks=[Steps()], **options)
+    return epochs
+
+
+def _sum_of_outputs() -> Any:
+    import keras
+
+    class Total(keras.losses.Loss):
+        """Whose gradient is 1 for each row."""
+
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return keras.ops.sum(y_pred, axis=-1)
+
+    return Total(reduction="sum")
+
+
+def _shuffled(kind: str) -> tuple[Any, dict[str, Any]]:
+    """The ids 0 to 49 as a source that shuffles, and what to give to fit besides."""
+    x, y = np.arange(50), np.zeros((50, 1), "float32")
     if kind == "tf_data":
         import tensorflow as tf
 
-        data: Any = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50).batch(16)
-    elif kind == "loader":
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(50).batch(16), {}
+    if kind == "loader":
+        import torch
+
         dataset = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
         generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little"))
-        data = torch.utils.data.DataLoader(dataset, batch_size=16, shuffle=True, generator=generator)
-    else:
-        data = x
-    options = {"y": y, "batch_size": 16} if data is x else {}
-    _model(_strategy(), Seen()).fit(data, epochs=3, verbose=0, callbacks=[Epochs()], **options)
-    return epochs
+        return torch.utils.data.DataLoader(dataset, batch_size=16, shuffle=True, generator=generator), {}
+    return x, {"y": y, "batch_size": 16}
 
 
 def arrays_that_nobody_seeded() -> list[np.ndarray]:
@@ -190,17 +210,22 @@ def interrupted_and_resumed(folder: str) -> dict[str, Any]:
             if epoch == 2:
                 raise InterruptedError
 
+    def model() -> Any:
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(4), keras.layers.BatchNormalization()]
+        return _model(_strategy(), *layers, optimizer=keras.optimizers.Adam(0.01))
+
     x, y = _rows()
-    options = {"batch_size": 8, "epochs": 4, "verbose": 0, "shuffle": False}
+    options = {"batch_size": 7, "epochs": 4, "verbose": 0, "shuffle": False}
     backup = keras.callbacks.BackupAndRestore(Path(folder) / "backup")
     try:
-        _model(_strategy()).fit(x, y, callbacks=[backup, Stop()], **options)
+        model().fit(x, y, callbacks=[backup, Stop()], **options)
     except InterruptedError:
         stopped = True
     backup = keras.callbacks.BackupAndRestore(Path(folder) / "backup")
-    resumed = _model(_strategy())
+    resumed = model()
     history = resumed.fit(x, y, callbacks=[backup], **options)
-    whole = _model(_strategy())
+    whole = model()
     whole.fit(x, y, **options)
     return {
         "stopped": stopped,
@@ -242,17 +267,16 @@ def logs_at_every_step() -> list[dict[str, float]]:
     return seen
 
 
-def moving_statistics_inside_and_outside() -> dict[str, Any]:
-    """BatchNormalization's moving mean as this replica trains with it, and as the job sees it."""
+def moving_statistics() -> dict[str, np.ndarray]:
+    """What BatchNormalization keeps after a batch of ten rows, one of seven and one of two."""
     import keras
 
-    from stratagem.keras_fit._torch._runner import runner_of
-
-    x, y = _rows(10)
+    x, y = _rows(19)
     model = _model(_strategy(), keras.layers.BatchNormalization(momentum=0.5))
-    model.fit(x, y, batch_size=10, epochs=1, verbose=0, shuffle=False)
-    own = runner_of(model).replica_values()[0].numpy()
-    return {"outside": model.layers[0].moving_mean.numpy(), "own": own[:4], "x": x}
+    for batch in (slice(0, 10), slice(10, 17), slice(17, 19)):
+        model.train_on_batch(x[batch], y[batch])
+    layer = model.layers[0]
+    return {"mean": np.asarray(layer.moving_mean), "variance": np.asarray(layer.moving_variance), "x": x}
 
 
 def with_different_initial_weights() -> dict[str, Any]:

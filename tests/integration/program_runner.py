@@ -6,20 +6,22 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from tests.integration import programs_training
-from tests.integration.programs import PROGRAMS
+from tests.integration import programs_jax, programs_training
+from tests.integration.programs import ONE_ENGINE, PROGRAMS
 
-__all__ = ["PROGRAMS", "programs_training", "run_plain", "run_under_strategy"]
+__all__ = ["ONE_ENGINE", "PROGRAMS", "programs_jax", "programs_training", "run_plain", "run_under_strategy"]
 
 
-def run_under_strategy(name: str) -> dict[str, Any]:
-    """The program under a MirroredStrategy over all devices; runs in a replica's process."""
+def run_under_strategy(name: str, replicas: int) -> dict[str, Any]:
+    """The program under a MirroredStrategy over all devices, of which there are `replicas`; runs in their process."""
     import keras
 
     import stratagem
 
     keras.utils.clear_session()
-    return PROGRAMS[name](stratagem.MirroredStrategy().scope)
+    strategy = stratagem.MirroredStrategy()
+    assert strategy.num_replicas_in_sync == replicas
+    return PROGRAMS[name](strategy.scope)
 
 
 def run_plain(name: str) -> dict[str, Any]:

@@ -16,12 +16,24 @@ Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 Program = Callable[[Scope], dict[str, Any]]
 
 PROGRAMS: dict[str, Program] = {}
+# Programs that a user of one engine writes, with that framework's own functions.
+ONE_ENGINE: dict[str, str] = {}
 
 
 def program(function: Program) -> Program:
     """Enter a program into the table under its name."""
     PROGRAMS[function.__name__] = function
     return function
+
+
+def program_of(engine: str) -> Callable[[Program], Program]:
+    """Enter a program into the table that is for one engine only."""
+
+    def enter(function: Program) -> Program:
+        ONE_ENGINE[function.__name__] = engine
+        return program(function)
+
+    return enter
 
 
 def classes(rows: int = 50) -> tuple[np.ndarray, np.ndarray]:

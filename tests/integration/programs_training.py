@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.programs import Scope, classes, classifier, numbers, program, regressor, results_of
+from tests.integration.programs import Scope, classes, classifier, numbers, program, program_of, regressor, results_of
 
 
 def _losses() -> dict[str, Any]:
@@ -224,7 +224,7 @@ def subclassed_model_built_by_fit(scope: Scope) -> dict[str, Any]:
     return results_of(model, model.fit(x, y, batch_size=8, epochs=2, verbose=0))
 
 
-@program
+@program_of("torch")
 def own_train_and_test_step(scope: Scope) -> dict[str, Any]:
     import keras
     import torch
@@ -267,7 +267,7 @@ def own_train_and_test_step(scope: Scope) -> dict[str, Any]:
     return results_of(model, history)
 
 
-@program
+@program_of("torch")
 def own_steps_around_those_of_keras(scope: Scope) -> dict[str, Any]:
     import keras
 
@@ -325,7 +325,7 @@ def own_steps_around_those_of_keras(scope: Scope) -> dict[str, Any]:
     return results
 
 
-@program
+@program_of("torch")
 def own_train_step_with_synchronised_batch_normalization(scope: Scope) -> dict[str, Any]:
     import keras
     import torch
@@ -398,7 +398,7 @@ def metrics_that_are_not_sums(scope: Scope) -> dict[str, Any]:
             self.value.assign(ops.maximum(self.value, ops.max(ops.abs(y_true - y_pred))))
 
         def result(self) -> Any:
-            return self.value
+            return ops.convert_to_tensor(self.value)
 
     def spread(y_true: Any, y_pred: Any) -> Any:
         return ops.std(y_pred)
@@ -524,3 +524,41 @@ def repeated_fits_and_weights_set_between(scope: Scope) -> dict[str, Any]:
     model.set_weights(start)
     history = model.fit(x, y, batch_size=10, epochs=2, verbose=0, steps_per_epoch=3)
     return results_of(model, history)
+
+
+@program
+def several_steps_per_execution(scope: Scope) -> dict[str, Any]:
+    x, y = classes()
+    model = classifier(scope, steps_per_execution=3)
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=(x[:21], y[:21]))
+    return results_of(model, history, predict=model.predict(x, batch_size=9, verbose=0))
+
+
+@program
+def compiled_to_run_eagerly(scope: Scope) -> dict[str, Any]:
+    import keras
+
+    class Branching(keras.layers.Layer):
+        """Looks at numbers, as one does to debug."""
+
+        def call(self, inputs: Any) -> Any:
+            try:
+                positive = float(keras.ops.sum(inputs[0])) > 0
+            except Exception:  # noqa: BLE001 - while Keras infers shapes there are no numbers
+                return inputs
+            return inputs * 2 if positive else inputs * 2.0
+
+    x, y = numbers(21)
+    keras.utils.set_random_seed(6)
+    with scope():
+        model = keras.Sequential([keras.Input((6,)), Branching(), keras.layers.Dense(2)])
+        model.compile(optimizer="sgd", loss="mse", metrics=["mae"], run_eagerly=True)
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    return results_of(model, history, evaluate=model.evaluate(x, y, batch_size=9, verbose=0))
+
+
+@program
+def without_just_in_time_compilation(scope: Scope) -> dict[str, Any]:
+    x, y = numbers(21)
+    model = regressor(scope, jit_compile=False)
+    return results_of(model, model.fit(x, y, batch_size=8, epochs=1, verbose=0), predict=model.predict(x, verbose=0))

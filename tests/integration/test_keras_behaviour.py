@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,25 @@ from hypothesis import strategies as st
 
 from stratagem.errors import ReplicaFailedError
 from stratagem.testing import assert_same_on_all_replicas
+from tests.engines import ENGINES
 from tests.integration import behaviours
 from tests.integration.test_keras_fit import assert_equal_results
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-def test_any_rows_batch_loss_and_weights_give_finite_results_equal_to_one_device(
-    replicas: int, replica_pool: Any
+on_both_engines = pytest.mark.parametrize("engine", ENGINES)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("engine", "replicas"), [("torch", 1), ("torch", 2), ("torch", 3), ("torch", 4), ("jax", 1), ("jax", 2), ("jax", 3)]
+)
+def test_any_rows_batch_loss_and_weights_give_finite_results_equal_to_torch_on_one_device(
+    engine: str, replicas: int, replica_pool: Any
 ) -> None:
+    pool = replica_pool(replicas, backend=engine)
+
     @hypothesis.settings(max_examples=12, deadline=None, database=None, derandomize=True)
     @hypothesis.given(
         rows=st.integers(1, 40),
@@ -34,38 +42,39 @@ def test_any_rows_batch_loss_and_weights_give_finite_results_equal_to_one_device
     )
     def check(rows: int, batch: int, kind: str, weights: list[float] | None) -> None:
         (expected,) = replica_pool(1).run(behaviours.plain_case, rows, batch, kind, weights)
-        for result in replica_pool(replicas).run(behaviours.property_case, rows, batch, kind, weights):
+        for result in pool.run(behaviours.property_case, rows, batch, kind, weights, replicas):
             assert all(np.isfinite(weight).all() for weight in result["weights"])
             assert_equal_results(result, expected, 1e-5)
 
     check()
 
 
+@on_both_engines
 @pytest.mark.parametrize("seed", [None, 5])
-def test_dropout_differs_between_replicas_and_repeats_between_runs(seed: int | None, replica_pool: Any) -> None:
-    first, second = replica_pool(2).run(behaviours.dropout_masks, seed)
-    for masks, weights, seed in (first[0], second[0]):
-        assert len(masks) == 2
-        assert not np.array_equal(masks[0], masks[1])
-        np.testing.assert_array_equal(seed, first[0][2])
-        assert_equal_results(weights, first[0][1], 0)
-    assert not np.array_equal(first[0][0][0], second[0][0][0])
-    for runs in (first, second):
-        for mask, again in zip(runs[0][0], runs[1][0], strict=True):
-            np.testing.assert_array_equal(mask, again)
+def test_dropout_differs_between_replicas_and_repeats_between_runs(
+    engine: str, seed: int | None, replica_pool: Any
+) -> None:
+    first, again = assert_same_on_all_replicas(replica_pool(2, backend=engine).run(behaviours.dropout_masks, seed))
+    masks = first[0]
+    assert len(masks) == 2
+    # Rows 0 to 3 are replica 0's, rows 4 to 7 replica 1's.
+    kept = [mask[rows] for mask in masks for rows in (slice(0, 4), slice(4, 8))]
+    assert all(0.2 < part.mean() < 0.8 for part in kept)
+    assert len({part.tobytes() for part in kept}) == 4
+    assert_equal_results(again, first, 0)
 
 
+@on_both_engines
 @pytest.mark.parametrize("kind", ["tf_data", "loader", "arrays"])
 def test_each_row_is_used_exactly_once_an_epoch_also_when_nobody_seeded_the_shuffle(
-    kind: str, replica_pool: Any
+    engine: str, kind: str, replica_pool: Any
 ) -> None:
-    replicas = replica_pool(2).run(behaviours.rows_seen, kind)
-    orders = []
-    for epoch in zip(*replicas, strict=True):
-        assert Counter(row for rows in epoch for row in rows) == Counter(range(50))
-        orders.append(epoch)
-    assert len(orders) == 3
-    assert orders[0] != orders[1]
+    epochs = assert_same_on_all_replicas(replica_pool(2, backend=engine).run(behaviours.rows_seen, kind))
+    assert len(epochs) == 3
+    assert epochs[0] != epochs[1]
+    for steps in epochs:
+        assert [sum(step) for step in steps] == [16, 16, 16, 2]
+        assert np.sum(steps, axis=0).tolist() == [1] * 50
 
 
 def test_arrays_that_differ_between_processes_are_those_of_the_chief(replica_pool: Any) -> None:
@@ -77,8 +86,9 @@ def test_data_that_ends_at_different_steps_ends_everywhere_where_the_chiefs_ends
     assert steps == 3
 
 
-def test_files_are_written_once_and_complete_when_fit_returns(replica_pool: Any, tmp_path: Path) -> None:
-    for result in replica_pool(3).run(behaviours.callbacks_that_write, str(tmp_path)):
+@on_both_engines
+def test_files_are_written_once_and_complete_when_fit_returns(engine: str, replica_pool: Any, tmp_path: Path) -> None:
+    for result in replica_pool(3, backend=engine).run(behaviours.callbacks_that_write, str(tmp_path)):
         assert_equal_results(result["last"], result["weights"], 0)
         assert_equal_results(result["final"], result["weights"], 0)
     with (tmp_path / "log.csv").open() as log:
@@ -93,10 +103,11 @@ def test_files_are_written_once_and_complete_when_fit_returns(replica_pool: Any,
     ]
 
 
+@on_both_engines
 def test_an_interrupted_run_resumes_on_every_replica_and_ends_like_one_that_was_not(
-    replica_pool: Any, tmp_path: Path
+    engine: str, replica_pool: Any, tmp_path: Path
 ) -> None:
-    for result in replica_pool(2).run(behaviours.interrupted_and_resumed, str(tmp_path)):
+    for result in replica_pool(2, backend=engine).run(behaviours.interrupted_and_resumed, str(tmp_path)):
         assert result["stopped"]
         assert result["epochs"] == [2, 3]
         assert_equal_results(result["resumed"], result["whole"], 0)
@@ -107,17 +118,23 @@ def test_saving_on_the_chief_alone_does_not_wait(replica_pool: Any, tmp_path: Pa
     assert (tmp_path / "chief.weights.h5").exists()
 
 
-def test_a_callback_sees_the_same_logs_to_the_bit_on_every_replica(replica_pool: Any) -> None:
-    seen = assert_same_on_all_replicas(replica_pool(3).run(behaviours.logs_at_every_step))
+@on_both_engines
+def test_a_callback_sees_the_same_logs_to_the_bit_on_every_replica(engine: str, replica_pool: Any) -> None:
+    seen = assert_same_on_all_replicas(replica_pool(3, backend=engine).run(behaviours.logs_at_every_step))
     assert len(seen) == 2 * (3 + 2 + 1)
 
 
-def test_moving_statistics_are_read_as_the_mean_over_replicas_weighted_by_rows(replica_pool: Any) -> None:
-    results = replica_pool(3).run(behaviours.moving_statistics_inside_and_outside)
-    x, shares = results[0]["x"], [slice(0, 4), slice(4, 8), slice(8, 10)]
-    for result, share in zip(results, shares, strict=True):
-        np.testing.assert_allclose(result["own"], 0.5 * x[share].mean(axis=0), atol=1e-6)
-        np.testing.assert_allclose(result["outside"], 0.5 * x.mean(axis=0), atol=1e-6)
+@on_both_engines
+def test_moving_statistics_follow_the_replicas_mean_change_weighted_by_rows(engine: str, replica_pool: Any) -> None:
+    result = assert_same_on_all_replicas(replica_pool(3, backend=engine).run(behaviours.moving_statistics))
+    mean, variance = np.zeros(4), np.ones(4)
+    for shares in ([(0, 4), (4, 8), (8, 10)], [(10, 13), (13, 16), (16, 17)], [(17, 18), (18, 19)]):
+        parts = [result["x"][start:stop] for start, stop in shares]
+        rows = [len(part) for part in parts]
+        mean = 0.5 * mean + 0.5 * np.average([part.mean(axis=0) for part in parts], axis=0, weights=rows)
+        variance = 0.5 * variance + 0.5 * np.average([part.var(axis=0) for part in parts], axis=0, weights=rows)
+    np.testing.assert_allclose(result["mean"], mean, atol=1e-6)
+    np.testing.assert_allclose(result["variance"], variance, atol=1e-6)
 
 
 def test_a_step_sends_nothing_but_its_buckets_of_gradients(replica_pool: Any) -> None:
@@ -131,18 +148,25 @@ def test_training_starts_from_the_chiefs_weights(replica_pool: Any) -> None:
     assert abs(result["weights"][0]).max() < 0.5
 
 
+@on_both_engines
 @pytest.mark.parametrize(
     ("situation", "text"),
     [
         (behaviours.trained_in_another_scope, r"MixedStrategyError: model 'sequential.*' was made in the scope of"),
         (behaviours.made_outside_every_scope, "ContextError: the variables of model 'outsider' were made outside"),
         (behaviours.parts_of_a_batch_that_disagree, "BatchMismatchError: one batch has 8 rows in x but 7 rows in y"),
-        (behaviours.different_kinds_of_data, "JobMismatchError: replica 1 trains on Generator"),
     ],
 )
-def test_what_can_not_work_is_refused_in_one_sentence(situation: Any, text: str, replica_pool: Any) -> None:
+def test_what_can_not_work_is_refused_in_one_sentence(
+    situation: Any, text: str, engine: str, replica_pool: Any
+) -> None:
     with pytest.raises(ReplicaFailedError, match=text):
-        replica_pool(2).run(situation, timeout_seconds=60)
+        replica_pool(2, backend=engine).run(situation, timeout_seconds=60)
+
+
+def test_data_of_another_kind_in_another_process_is_refused(replica_pool: Any) -> None:
+    with pytest.raises(ReplicaFailedError, match="JobMismatchError: replica 1 trains on Generator"):
+        replica_pool(2).run(behaviours.different_kinds_of_data, timeout_seconds=60)
 
 
 def test_a_model_made_outside_the_scope_is_warned_of_once_by_the_chief(replica_pool: Any) -> None:

@@ -170,7 +170,7 @@ def test_a_failure_on_one_replica_ends_the_others_and_the_next_run_starts_new_on
         fragile_pool.run(fail_or_wait)
     text = str(caught.value)
     assert text.startswith("replica 1/2 failed: ValueError: one only\nTraceback")
-    assert "\nreplica 0/2 failed as well: was still at work when another replica had failed" in text
+    assert "\nreplica 0/2 failed as well: was still at work when another process had failed" in text
     assert not fragile_pool.alive
     assert not any(_exists(pid) for pid in before)
     assert set(fragile_pool.run(os.getpid)).isdisjoint(before)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,10 @@ REPLICAS = "STRATAGEM_REPLICAS"
 COLLECTIVE_TIMEOUT_SECONDS = "STRATAGEM_COLLECTIVE_TIMEOUT_SECONDS"
 FAST_PATHS = "STRATAGEM_FAST_PATHS"
 TRANSPORT = "STRATAGEM_TRANSPORT"
+COMPILE_FOR = "STRATAGEM_COMPILE_FOR"
+COMPILE_REPORT = "STRATAGEM_COMPILE_REPORT"
 KERAS_BACKEND = "KERAS_BACKEND"
+TF_CONFIG = "TF_CONFIG"
 
 DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 300.0
 
@@ -45,6 +49,19 @@ class Job:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompileRequest:
+    """What `stratagem compile` asks of the program that it starts.
+
+    Attributes:
+        topology: Compile the first training step for this, and run none.
+        report: The file that takes the result.
+    """
+
+    topology: str
+    report: Path
+
+
 def inherited() -> Mapping[str, str]:
     """All variables of this process, for those that it starts."""
     return os.environ
@@ -69,6 +86,12 @@ def job(environ: Mapping[str, str] | None = None) -> Job | None:
 def cpu_devices(environ: Mapping[str, str] | None = None) -> int | None:
     """How many logical CPU devices were asked for, or None if the variable is not set."""
     return _positive(os.environ if environ is None else environ, CPU_DEVICES)
+
+
+def xla_cpu_devices() -> int | None:
+    """How many CPU devices the user's XLA_FLAGS ask for, or None if they do not say."""
+    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(found[-1]) if found else None
 
 
 def replicas() -> int | None:
@@ -108,9 +131,22 @@ def transport() -> str:
     return text
 
 
+def compile_request() -> CompileRequest | None:
+    """What `stratagem compile` asks of this process, or None if it did not start it."""
+    topology, report = os.environ.get(COMPILE_FOR), os.environ.get(COMPILE_REPORT)
+    if not topology or not report:
+        return None
+    return CompileRequest(topology=topology, report=Path(report))
+
+
 def keras_backend() -> str | None:
     """The backend that KERAS_BACKEND names, or None if it is not set."""
     return os.environ.get(KERAS_BACKEND) or None
+
+
+def tf_config() -> str | None:
+    """The text of TF_CONFIG, or None if it is not set."""
+    return os.environ.get(TF_CONFIG) or None
 
 
 def _flag(name: str, *, default: bool) -> bool:

@@ -19,15 +19,12 @@ class Plan:
     instead: str
 
 
-_JAX = "0.2 (the JAX engine and TPUs)"
 _MACHINES = "0.3 (many machines)"
 _LOOPS = "0.4 (custom loops, variables and data distribution)"
 _SERVERS = "0.5 (parameter servers)"
 _FAULTS = "0.6 (failure and preemption)"
 
-_ONE_HOST = Plan(_MACHINES, "MirroredStrategy trains on all devices of one machine")
 _RESOLVER = Plan(_MACHINES, "MirroredStrategy needs no cluster resolver")
-_TPU = Plan(_JAX, "MirroredStrategy trains on this machine's CPUs or GPUs")
 _SERVER = Plan(_SERVERS, "MirroredStrategy trains synchronously, without parameter servers")
 _DATA = Plan(_LOOPS, "give the data to model.fit, which splits each global batch over the replicas")
 _SAVING = Plan(_FAULTS, "keras.callbacks.BackupAndRestore resumes a stopped model.fit")
@@ -36,28 +33,22 @@ _SAVING = Plan(_FAULTS, "keras.callbacks.BackupAndRestore resumes a stopped mode
 NAMES: dict[str, Plan] = {
     "DistributedDataset": _DATA,
     "DistributedIterator": _DATA,
-    "MultiWorkerMirroredStrategy": _ONE_HOST,
     "ParameterServerStrategy": _SERVER,
     "Server": _SERVER,
-    "TPUStrategy": _TPU,
-    "cluster_resolver.ClusterResolver": _RESOLVER,
     "cluster_resolver.GCEClusterResolver": _RESOLVER,
     "cluster_resolver.KubernetesClusterResolver": _RESOLVER,
     "cluster_resolver.SimpleClusterResolver": _RESOLVER,
     "cluster_resolver.SlurmClusterResolver": _RESOLVER,
     "cluster_resolver.TFConfigClusterResolver": _RESOLVER,
-    "cluster_resolver.TPUClusterResolver": _TPU,
     "cluster_resolver.UnionResolver": _RESOLVER,
     "coordinator.ClusterCoordinator": _SERVER,
     "coordinator.PerWorkerValue": _SERVER,
     "coordinator.RemoteValue": _SERVER,
     "coordinator.experimental_get_current_worker_index": _SERVER,
     "experimental.CentralStorageStrategy": Plan(_LOOPS, "MirroredStrategy keeps a copy of the variables per device"),
-    "experimental.MultiWorkerMirroredStrategy": _ONE_HOST,
     "experimental.ParameterServerStrategy": _SERVER,
     "experimental.PreemptionCheckpointHandler": _SAVING,
     "experimental.PreemptionWatcher": _SAVING,
-    "experimental.TPUStrategy": _TPU,
     "experimental.TerminationConfig": _SAVING,
     "experimental.coordinator.ClusterCoordinator": _SERVER,
     "experimental.coordinator.PerWorkerValues": _SERVER,

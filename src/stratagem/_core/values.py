@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from stratagem._core import nest
+from stratagem._core.enums import Reduction
 from stratagem.errors import ArgumentError, ArgumentTypeError, StructureMismatchError
 
-__all__ = ["DistributedValues", "Mirrored", "PerReplica", "has_distributed", "local", "regroup"]
+__all__ = ["DistributedValues", "Mirrored", "PerReplica", "Stack", "check_count", "has_distributed", "local", "regroup"]
 
 _FIX = (
     "strategy.reduce(...) makes one value of it, strategy.gather(...) concatenates, "
@@ -26,6 +28,35 @@ def _refuse(action: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+class Stack(ABC):
+    """The values of all replicas in one piece, which stays on their devices until somebody looks at single ones.
+
+    Engines make them; all values have the same shape and dtype.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one replica's value."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> Any:
+        """The dtype of the values."""
+
+    @abstractmethod
+    def unstack(self) -> Sequence[Any]:
+        """The values of this process's replicas, in order."""
+
+    @abstractmethod
+    def reduce(self, op: Reduction, dims: tuple[int, ...] | None, others: Sequence[Stack] = ()) -> list[Any]:
+        """The values of this stack and of `others`, each reduced over replicas and the dimensions `dims`."""
+
+    @abstractmethod
+    def gather(self, dim: int) -> Any:
+        """The replicas' values, concatenated along `dim`."""
+
+
 class DistributedValues:
     """One value per replica: `tf.distribute.DistributedValues`.
 
@@ -39,19 +70,49 @@ class DistributedValues:
     (1.0, 2.0)
     """
 
-    __slots__ = ("_replica_ids", "_values")
+    __slots__ = ("_replica_ids", "_stack", "_values")
 
     def __init__(self, values: Sequence[Any], replica_ids: Sequence[int] | None = None) -> None:
-        self._values = tuple(values)
+        self._values: tuple[Any, ...] | None = tuple(values)
         self._replica_ids = tuple(range(len(self._values))) if replica_ids is None else tuple(replica_ids)
+        self._stack: Stack | None = None
+
+    @classmethod
+    def of_stack(cls, stack: Stack, replica_ids: Sequence[int]) -> Self:
+        """The values in `stack`, of which this process holds those of the replicas `replica_ids`."""
+        made = cls.__new__(cls)
+        made._values, made._replica_ids, made._stack = None, tuple(replica_ids), stack
+        return made
 
     @property
     def values(self) -> tuple[Any, ...]:
         """The values of this process's replicas, in order."""
+        if self._values is None:
+            assert self._stack is not None, "made with one of both"
+            self._values = tuple(self._stack.unstack())
         return self._values
 
+    @property
+    def replica_ids(self) -> tuple[int, ...]:
+        """The replicas whose values this process holds (not in `tf.distribute`)."""
+        return self._replica_ids
+
+    @property
+    def num_local(self) -> int:
+        """How many replicas' values this process holds (not in `tf.distribute`)."""
+        return len(self._replica_ids)
+
+    @property
+    def stack(self) -> Stack | None:
+        """All replicas' values in one piece, where an engine keeps them so (not in `tf.distribute`)."""
+        return self._stack
+
+    def keep_stack(self, stack: Stack) -> None:
+        """Remember a stack made of the values (not in `tf.distribute`)."""
+        self._stack = stack
+
     def __repr__(self) -> str:
-        lines = (f"  {replica}: {value!r}" for replica, value in zip(self._replica_ids, self._values, strict=True))
+        lines = (f"  {replica}: {value!r}" for replica, value in zip(self._replica_ids, self.values, strict=True))
         return f"{type(self).__name__}:{{\n" + ",\n".join(lines) + "\n}"
 
     __bool__ = _refuse("used as a condition")
@@ -133,10 +194,19 @@ def regroup(
 def _local_leaf(leaf: Any, index: int, num_local: int) -> Any:
     if not isinstance(leaf, DistributedValues):
         return leaf
-    if len(leaf.values) != num_local:
+    check_count(leaf, num_local)
+    return leaf.values[index]
+
+
+def check_count(leaf: DistributedValues, num_local: int) -> None:
+    """Check that a value has one part for each of `num_local` replicas.
+
+    Raises:
+        ArgumentError: it was made for another number of replicas.
+    """
+    if leaf.num_local != num_local:
         raise ArgumentError(
-            f"a {type(leaf).__name__} of {len(leaf.values)} values was given to a strategy with {num_local} replicas "
+            f"a {type(leaf).__name__} of {leaf.num_local} values was given to a strategy with {num_local} replicas "
             "in this process",
             fix="use it with the strategy that made it",
         )
-    return leaf.values[index]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stratagem.cli import _devices, _run
+from stratagem.cli import _compile, _devices, _run
 from stratagem.errors import StratagemError
 
 _USAGE_ERROR = 2
@@ -67,6 +67,9 @@ def run(
     cpu_devices: Annotated[
         int | None, typer.Option(min=1, help="Offer this many logical CPU devices and compute on them.")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="With jax: how many processes share the devices; by default one.")
+    ] = None,
     backend: Annotated[Backend | None, typer.Option(help="Set KERAS_BACKEND.")] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start, and start nothing.")] = False,
@@ -78,12 +81,28 @@ def run(
         options=_run.Options(
             replicas=replicas,
             cpu_devices=cpu_devices,
+            processes=processes,
             backend=None if backend is None else backend.value,
             module=module,
             dry_run=dry_run,
         ),
     )
     raise typer.Exit(code)
+
+
+@app.command(
+    "compile",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+def compile_step(
+    program: Annotated[str, typer.Argument(metavar="SCRIPT", help="The script, or with -m the module, to run.")],
+    topology: Annotated[str, typer.Option(help="The TPU slice to compile for, such as v5e:2x4.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Passed on untouched.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compile a script's training step for a TPU that is not there, and say what it needs."""
+    raise typer.Exit(_compile.compile_step(program, arguments or [], topology=topology, module=module, as_json=as_json))
 
 
 @app.command()

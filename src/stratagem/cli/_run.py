@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 from stratagem import launch
 from stratagem._core import env
-from stratagem.errors import BackendError, LaunchError
-
-# jax is planned for, and its plan can be shown.
-_DRIVEN = ("torch",)
+from stratagem.errors import LaunchError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +21,7 @@ class Options:
     Attributes:
         replicas: How many replicas.
         cpu_devices: How many logical CPU devices.
+        processes: How many processes hold the replicas.
         backend: The Keras backend.
         module: Whether the program is a module's name.
         dry_run: Whether to show the plan only.
@@ -31,6 +29,7 @@ class Options:
 
     replicas: int | None = None
     cpu_devices: int | None = None
+    processes: int | None = None
     backend: str | None = None
     module: bool = False
     dry_run: bool = False
@@ -42,9 +41,10 @@ def run(program: str, arguments: Sequence[str], *, options: Options) -> int:
     Raises:
         LaunchError: there is no such program.
         BackendError: KERAS_BACKEND names a backend that Stratagem does not drive.
-        DeviceError: more replicas than devices.
+        DeviceError: more replicas than devices, or devices that can't be divided among the processes.
+        ArgumentError: a number of processes that does not fit the backend.
     """
-    command = _module(program) if options.module else _script(program)
+    command = command_of(program, module=options.module)
     environ = env.inherited()
     backend = options.backend or _backend()
     plan = launch.plan(
@@ -55,6 +55,7 @@ def run(program: str, arguments: Sequence[str], *, options: Options) -> int:
             backend=backend,
             environ=environ,
             gpus=launch.num_gpus(environ),
+            processes=options.processes,
         ),
         variables={env.KERAS_BACKEND: backend},
         environ=environ,
@@ -63,9 +64,16 @@ def run(program: str, arguments: Sequence[str], *, options: Options) -> int:
     if options.dry_run:
         print(plan)
         return 0
-    if backend not in _DRIVEN:
-        raise BackendError(f"the engine for the backend {backend!r} is not built yet", fix="use --backend torch")
     return launch.supervise(plan, environ)
+
+
+def command_of(program: str, *, module: bool) -> list[str]:
+    """What Python gets to run a script or a module.
+
+    Raises:
+        LaunchError: there is none of that name.
+    """
+    return _module(program) if module else _script(program)
 
 
 def _backend() -> str:

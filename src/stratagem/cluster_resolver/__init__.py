@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
 
-from stratagem._core.unbuilt import Unbuilt, raise_not_built
+from stratagem._core.unbuilt import Unbuilt
+from stratagem.cluster_resolver._base import ClusterResolver
+from stratagem.cluster_resolver._tpu import TPUClusterResolver
 
 __all__ = [
     "ClusterResolver",
@@ -28,10 +29,6 @@ class KubernetesExecutableLocation(enum.Enum):
     OFF_CLUSTER = 1
 
 
-class ClusterResolver(Unbuilt, name="cluster_resolver.ClusterResolver"):
-    """What every resolver answers. Not built yet."""
-
-
 class GCEClusterResolver(Unbuilt, name="cluster_resolver.GCEClusterResolver"):
     """A managed instance group of Google Compute Engine. Not built yet."""
 
@@ -50,15 +47,6 @@ class SlurmClusterResolver(Unbuilt, name="cluster_resolver.SlurmClusterResolver"
 
 class TFConfigClusterResolver(Unbuilt, name="cluster_resolver.TFConfigClusterResolver"):
     """The cluster in the variable TF_CONFIG. Not built yet."""
-
-
-class TPUClusterResolver(Unbuilt, name="cluster_resolver.TPUClusterResolver"):
-    """The hosts of a TPU. Not built yet."""
-
-    @staticmethod
-    def connect(tpu: Any = None, zone: Any = None, project: Any = None) -> Any:
-        """Not built yet."""
-        raise_not_built("cluster_resolver.TPUClusterResolver")
 
 
 class UnionResolver(Unbuilt, name="cluster_resolver.UnionResolver"):

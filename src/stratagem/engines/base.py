@@ -10,13 +10,17 @@ error that names the replica waited for.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
+from stratagem._core.values import DistributedValues
+from stratagem.errors import NotBuiltError
 
-__all__ = ["Capabilities", "Engine", "Tensor"]
+__all__ = ["Capabilities", "Engine", "ReplicaEntry", "Tensor"]
 
 Tensor = Any  # the framework's own tensor: torch.Tensor or jax.Array
 T = TypeVar("T")
@@ -33,6 +37,16 @@ class Capabilities:
 
     many_replicas_per_process: bool
     traced_functions: bool
+
+
+class ReplicaEntry(Protocol):
+    """What makes the code in a `with` block that of a replica of `owner`."""
+
+    @property
+    def owner(self) -> object:
+        """The strategy; functions that another one runs are traced anew."""
+
+    def __call__(self, replica_id: Any) -> AbstractContextManager[Any]: ...
 
 
 class Engine(ABC):
@@ -54,6 +68,23 @@ class Engine(ABC):
     @abstractmethod
     def all_devices(self) -> tuple[str, ...]:
         """Every logical device of this host, GPUs first, then CPUs."""
+
+    def device_coordinates(self, name: str) -> tuple[int, int, int, int] | None:
+        """Where a device of a TPU lies among the others: x, y, z and core. None for devices that form no mesh."""
+        del name
+        return None
+
+    def join(self, cluster: Cluster) -> None:
+        """Become a task of a job on several hosts; its devices are then those of all tasks. Idempotent.
+
+        Raises:
+            CollectiveTimeoutError: a task did not come in time.
+            ContextError: the framework has computed already, and can't be told of other hosts any more.
+        """
+        raise NotBuiltError(
+            f"a job of {cluster.world_size} hosts is not built yet with the {self.name} engine",
+            fix="set KERAS_BACKEND=jax, or train on one host",
+        )
 
     @abstractmethod
     def connect(self, devices: Sequence[str]) -> None:
@@ -101,6 +132,41 @@ class Engine(ABC):
             args: One tuple of positional arguments per local replica.
             kwargs: One dict of keyword arguments per local replica.
         """
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether a replica function is being traced: `local_replica_ids` is then one traced id, of whoever runs it."""
+        return False
+
+    def run_traced(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], inside: ReplicaEntry
+    ) -> Any:
+        """Call `fn(*args, **kwargs)` on every replica, traced once for all: of engines with `traced_functions`.
+
+        Args:
+            fn: What to call.
+            args: Its positional arguments; distributed values give each replica its own.
+            kwargs: Its keyword arguments, likewise.
+            inside: Enters the replica's context around `fn`.
+
+        Returns:
+            The results: each leaf a value per replica, or with one replica in all the leaf itself. None stays None.
+        """
+        raise NotImplementedError(f"the engine {self.name} traces no functions")
+
+    def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
+        """`fn` in the form in which this engine runs it fastest; `fn` itself where there is nothing to gain.
+
+        Args:
+            fn: A function that may read and write Keras variables and call `Strategy.run`.
+            jit_compile: What the user asked for: True, False or, for the engine's own choice, None.
+        """
+        del jit_compile
+        return fn
+
+    def per_replica(self, values: DistributedValues) -> DistributedValues:
+        """`values`, which a strategy has just made, in the form in which this engine keeps them."""
+        return values
 
     @abstractmethod
     def all_reduce(self, op: Reduction, values: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:

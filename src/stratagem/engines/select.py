@@ -16,8 +16,8 @@ __all__ = ["engine", "use"]
 
 _ENGINES = {
     "torch": ("stratagem.engines.torch", "TorchEngine"),
+    "jax": ("stratagem.engines.jax", "JaxEngine"),
 }
-_PLANNED = {"jax": "the jax engine is not built yet"}
 
 _current: Engine | None = None
 
@@ -59,9 +59,10 @@ def _backend() -> str:
                 fix=f"set KERAS_BACKEND={asked} before the first `import keras`",
             )
         return backend
-    reason = _PLANNED.get(backend, f"Stratagem has no engine for it, it drives {' and '.join(sorted(_ENGINES))}")
     when = "was imported with" if loaded else "would use"
     raise BackendError(
-        f"keras {when} the backend {backend!r}: {reason}",
-        fix="set KERAS_BACKEND=torch before the first `import keras`, or start with: stratagem run script.py",
+        f"keras {when} the backend {backend!r}: Stratagem has no engine for it, it drives "
+        f"{' and '.join(sorted(_ENGINES))}",
+        fix="set KERAS_BACKEND=torch or KERAS_BACKEND=jax before the first `import keras`, "
+        "or start with: stratagem run script.py",
     )

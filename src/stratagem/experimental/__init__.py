@@ -11,14 +11,14 @@ from stratagem._core.options import (
     ValueContext,
 )
 from stratagem.experimental import coordinator, partitioners, rpc
+from stratagem.experimental._multi_worker import MultiWorkerMirroredStrategy
+from stratagem.experimental._tpu import TPUStrategy
 from stratagem.experimental._unbuilt import (
     CentralStorageStrategy,
-    MultiWorkerMirroredStrategy,
     ParameterServerStrategy,
     PreemptionCheckpointHandler,
     PreemptionWatcher,
     TerminationConfig,
-    TPUStrategy,
 )
 
 __all__ = [

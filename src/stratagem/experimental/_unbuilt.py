@@ -7,21 +7,15 @@ from stratagem._core.unbuilt import Unbuilt
 
 __all__ = [
     "CentralStorageStrategy",
-    "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
     "PreemptionCheckpointHandler",
     "PreemptionWatcher",
-    "TPUStrategy",
     "TerminationConfig",
 ]
 
 
 class CentralStorageStrategy(Unbuilt, name="experimental.CentralStorageStrategy"):
     """Variables on one device, computation on all. Not built yet."""
-
-
-class MultiWorkerMirroredStrategy(Unbuilt, name="experimental.MultiWorkerMirroredStrategy"):
-    """The older name of `MultiWorkerMirroredStrategy`. Not built yet."""
 
 
 class ParameterServerStrategy(Unbuilt, name="experimental.ParameterServerStrategy"):
@@ -34,10 +28,6 @@ class PreemptionCheckpointHandler(Unbuilt, name="experimental.PreemptionCheckpoi
 
 class PreemptionWatcher(Unbuilt, name="experimental.PreemptionWatcher"):
     """Tells when the job is told to stop. Not built yet."""
-
-
-class TPUStrategy(Unbuilt, name="experimental.TPUStrategy"):
-    """The older name of `TPUStrategy`. Not built yet."""
 
 
 class TerminationConfig(Unbuilt, name="experimental.TerminationConfig"):

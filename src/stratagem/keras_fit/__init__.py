@@ -7,12 +7,37 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from stratagem.engines import select
+from stratagem.engines.compiled_step import CompiledStep
+from stratagem.errors import BackendError
 
-__all__ = ["install"]
+__all__ = ["compile_for", "install"]
 
-_HOOKS = {"torch": "stratagem.keras_fit._torch._hooks"}
+_HOOKS = {"torch": "stratagem.keras_fit._torch._hooks", "jax": "stratagem.keras_fit._jax._hooks"}
+_COMPILERS = {"jax": "stratagem.keras_fit._jax._ahead_of_time"}
+
+
+def compile_for(topology: str, model: Any, batch: Any) -> CompiledStep:
+    """Compile a model's training step for devices that need not be there.
+
+    Args:
+        topology: Those devices, such as "v5e:2x4".
+        model: Compiled.
+        batch: A global batch, or its shapes and dtypes.
+
+    Raises:
+        BackendError: the engine compiles nothing ahead of time.
+    """
+    name = select.engine().name
+    module = _COMPILERS.get(name)
+    if module is None:
+        raise BackendError(
+            f"the {name} engine compiles nothing ahead of time, and TPUs need JAX",
+            fix="run the script with KERAS_BACKEND=jax, or use: stratagem compile --topology v5e:2x4 script.py",
+        )
+    return importlib.import_module(module).compile_for(topology, model, batch)
 
 
 def install() -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stratagem.data._split import Share
 
@@ -29,8 +29,6 @@ class Step:
             Keras's own code does not compute the loss, gradients are weighted instead, by rows.
         reduces_gradients: `optimizer.apply` sums the gradients over replicas.
         fast_paths: Faster kernels of the same results may stand in.
-        common_state: Variables that got the same new values on every replica, from the rows of all; a replica without
-            rows keeps these.
     """
 
     share: Share
@@ -38,7 +36,6 @@ class Step:
     weighs_losses: bool
     reduces_gradients: bool
     fast_paths: bool
-    common_state: list[Any] = field(default_factory=list)
 
     @property
     def num_replicas(self) -> int:

@@ -15,6 +15,7 @@ from stratagem.launch._become import become_launcher as become_launcher
 from stratagem.launch._environment import choose_backend as choose_backend
 from stratagem.launch._environment import set_backend as set_backend
 from stratagem.launch._environment import set_cpu_devices as set_cpu_devices
+from stratagem.launch._environment import variable_unless_set as variable_unless_set
 from stratagem.launch._hardware import num_cores as num_cores
 from stratagem.launch._hardware import num_gpus as num_gpus
 from stratagem.launch._launch import launch as launch
@@ -41,6 +42,7 @@ __all__ = [
     "set_backend",
     "set_cpu_devices",
     "supervise",
+    "variable_unless_set",
 ]
 
 sys.modules[__name__].__class__ = CallableModule

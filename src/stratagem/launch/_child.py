@@ -89,7 +89,7 @@ def start(
         )
     except OSError as error:
         raise LaunchError(
-            f"replica {plan.rank} could not be started: {error}",
-            fix="see that its folder exists, and free memory or ask for fewer replicas",
+            f"process {plan.rank} of the job could not be started: {error}",
+            fix="see that its folder exists, and free memory or ask for fewer processes",
         ) from error
     return Child(plan.rank, process)

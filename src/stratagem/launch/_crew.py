@@ -95,7 +95,7 @@ class Crew:
         failed = False
         while waiting := [rank for rank in range(len(self._connections)) if rank not in answers]:
             if deadline is not None and time.monotonic() > deadline:
-                why = "was still at work when another replica had failed" if failed else ""
+                why = "was still at work when another process had failed" if failed else ""
                 return answers | self._stuck(waiting, why or f"did not come back within {timeout_seconds:g} seconds")
             wait([self._connections[rank] for rank in waiting], POLL_SECONDS)
             for rank in waiting:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from stratagem._core import env
 from stratagem.errors import BackendError
@@ -22,6 +23,19 @@ def set_cpu_devices(num_devices: int) -> None:
 def set_backend(backend: str) -> None:
     """Let keras use `backend`, if it is imported after this, here and in the processes that this one starts."""
     os.environ[env.KERAS_BACKEND] = backend
+
+
+@contextlib.contextmanager
+def variable_unless_set(name: str, value: str) -> Iterator[None]:
+    """Let the variable `name` be `value` inside the block, for a library that reads it there; a user's own stays."""
+    if os.environ.get(name):
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def choose_backend(environ: Mapping[str, str], *, loaded: str | None = None) -> str:

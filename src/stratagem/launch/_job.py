@@ -70,7 +70,7 @@ class Job:
                 )
                 self._tell_warden(f"+{child.pid}")
                 self.children.append(child)
-                self._listen(child, len(plan.processes))
+                self._listen(child, plan)
         except BaseException:
             self.close()
             raise
@@ -159,8 +159,9 @@ class Job:
         self._warden.stdin.close()  # which kills what could not be ended above
         self._warden.wait()
 
-    def _listen(self, child: Child, count: int) -> None:
-        prefix = f"[replica {child.rank}/{count}] ".encode() if count > 1 else b""
+    def _listen(self, child: Child, plan: Plan) -> None:
+        count = len(plan.processes)
+        prefix = f"[{plan.noun} {child.rank}/{count}] ".encode() if count > 1 else b""
         for stream, terminal, write in zip(child.streams, self._terminals, self._writers, strict=True):
             source = Source(terminal, prefix, write)
             self._sources.append(source)

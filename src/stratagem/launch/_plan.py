@@ -36,10 +36,12 @@ class Plan:
     Attributes:
         processes: By rank.
         directory: The folder to start in, or None for the launcher's own.
+        noun: What people call one of the processes: "replica", or "process" where one can hold several replicas.
     """
 
     processes: tuple[ProcessPlan, ...]
     directory: str | None = None
+    noun: str = "replica"
 
     def __str__(self) -> str:
         count = len(self.processes)
@@ -48,7 +50,7 @@ class Plan:
             lines.append(f"in {self.directory}")
         for process in self.processes:
             words = [f"{name}={shlex.quote(value)}" for name, value in process.variables]
-            lines.append(f"[replica {process.rank}/{count}] {' '.join(words)} {shlex.join(process.argv)}")
+            lines.append(f"[{self.noun} {process.rank}/{count}] {' '.join(words)} {shlex.join(process.argv)}")
         return "\n".join(lines)
 
 
@@ -57,20 +59,28 @@ class Placement:
     """How many processes a job has, and on what.
 
     Attributes:
-        num_processes: One a replica (torch), or one a host (jax).
+        num_processes: One a replica (torch); one a host (jax), or several that share its devices.
         num_replicas: How many replicas were asked for, or None if the program decides.
         cpu_devices: How many logical CPU devices the processes see, or None to leave what the environment says.
         on_cpu: Whether the replicas compute on CPU cores, which they then have to share.
+        noun: See `Plan`.
     """
 
     num_processes: int
     num_replicas: int | None
     cpu_devices: int | None
     on_cpu: bool
+    noun: str = "replica"
 
 
 def place(
-    *, replicas: int | None, cpu_devices: int | None, backend: str, environ: Mapping[str, str], gpus: int
+    *,
+    replicas: int | None,
+    cpu_devices: int | None,
+    backend: str,
+    environ: Mapping[str, str],
+    gpus: int,
+    processes: int | None = None,
 ) -> Placement:
     """Decide how many processes to start.
 
@@ -80,12 +90,13 @@ def place(
         backend: "torch" or "jax".
         environ: The environment that the processes inherit; STRATAGEM_CPU_DEVICES in it is a wish as well.
         gpus: How many GPUs this host has.
+        processes: How many processes were asked for.
 
     Raises:
-        ArgumentError: a number below 1.
-        DeviceError: more replicas than devices.
+        ArgumentError: a number below 1, or processes that don't fit the backend.
+        DeviceError: more replicas than devices, or devices that can't be divided among the processes.
     """
-    for name, value in (("replicas", replicas), ("cpu devices", cpu_devices)):
+    for name, value in (("replicas", replicas), ("cpu devices", cpu_devices), ("processes", processes)):
         if value is not None and value < 1:
             raise ArgumentError(f"{value} {name} were asked for, which is less than 1", fix="ask for 1 or more")
     on_cpu = gpus == 0 or (cpu_devices or env.cpu_devices(environ)) is not None
@@ -96,13 +107,34 @@ def place(
             f"{replicas} replicas were asked for, but this host has {present} {kind if present > 1 else kind[:-1]}",
             fix=f"ask for {present} replicas or fewer, or start them on CPU devices with: --cpu-devices {replicas}",
         )
+    if backend == "jax":
+        return _placed_together(replicas, present, processes or 1, on_cpu=on_cpu)
     num_replicas = replicas or present or 1
-    one_process = backend == "jax"
+    if processes not in (None, num_replicas):
+        raise ArgumentError(
+            f"{processes} processes were asked for, but with {backend} each of the {num_replicas} replicas is one",
+            fix=f"leave the number of processes out, or ask for {processes} replicas",
+        )
     return Placement(
-        num_processes=1 if one_process else num_replicas,
+        num_processes=num_replicas, num_replicas=replicas, cpu_devices=present if on_cpu else None, on_cpu=on_cpu
+    )
+
+
+def _placed_together(replicas: int | None, present: int | None, processes: int, *, on_cpu: bool) -> Placement:
+    """Several replicas a process, as many in each; a single process may find out by itself what there is."""
+    used = replicas or present or processes
+    if used % processes:
+        raise DeviceError(
+            f"{used} devices can't be divided among {processes} processes",
+            fix=f"ask for {processes * max(1, used // processes)} devices, or for another number of processes",
+        )
+    return Placement(
+        num_processes=processes,
         num_replicas=replicas,
-        cpu_devices=(present or (1 if one_process else None)) if on_cpu else None,
+        # Those that are left over belong to no process of several.
+        cpu_devices=(present if processes == 1 else used) if on_cpu else None,
         on_cpu=on_cpu,
+        noun="process",
     )
 
 
@@ -146,4 +178,5 @@ def plan(
             for rank in range(count)
         ),
         directory=directory,
+        noun=placement.noun,
     )

@@ -20,20 +20,23 @@ T = TypeVar("T")
 
 
 class ReplicaPool:
-    """N processes that stay alive as one job and run functions in all of them at once.
+    """Processes that stay alive as one job and run functions in all of them at once.
 
-    Starting a process with torch and keras takes seconds, so tests share pools. When a function does not fail in all
-    processes in the same way, or does not come back, what they know of each other is no longer sure: they are ended,
-    and the next `run` starts new ones.
+    With torch each replica is a process; with jax one process holds all replicas, or `processes` of them as many each.
+    Starting a process with a framework and keras takes seconds, so tests share pools. When a function does not fail in
+    all processes in the same way, or does not come back, what they know of each other is no longer sure: they are
+    ended, and the next `run` starts new ones.
 
     Args:
         replicas: How many replicas.
         cpu_devices: How many logical CPU devices they see; `replicas` of them where there is no GPU.
         env: More environment variables for the processes.
+        backend: "torch" or "jax"; what KERAS_BACKEND names, or the keras loaded here uses, if not given.
+        processes: How many processes hold the replicas, with jax.
 
     Raises:
-        ArgumentError: `replicas` or `cpu_devices` is less than 1.
-        DeviceError: more replicas than devices.
+        ArgumentError: a number is less than 1, or `processes` does not fit the backend.
+        DeviceError: more replicas than devices, or replicas that can't be divided among the processes.
         LaunchError: a process could not be started.
 
     Example:
@@ -42,9 +45,20 @@ class ReplicaPool:
         [4, 4]
     """
 
-    def __init__(self, *, replicas: int, cpu_devices: int | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        replicas: int,
+        cpu_devices: int | None = None,
+        env: Mapping[str, str] | None = None,
+        backend: str | None = None,
+        processes: int | None = None,
+    ) -> None:
+        self._replicas = replicas
         self._environ = {**os.environ, **(env or {})}
-        self._plan = worker_plan(replicas, cpu_devices, self._environ)
+        if backend is not None:
+            self._environ[_env.KERAS_BACKEND] = backend
+        self._plan = worker_plan(replicas, cpu_devices, self._environ, processes)
         self._crew: Crew | None = None
         self._start()
 
@@ -55,7 +69,7 @@ class ReplicaPool:
         self.close()
 
     def __repr__(self) -> str:
-        return f"ReplicaPool(replicas={len(self._plan.processes)}, alive={self.alive})"
+        return f"ReplicaPool(replicas={self._replicas}, processes={len(self._plan.processes)}, alive={self.alive})"
 
     @property
     def alive(self) -> bool:
@@ -71,7 +85,7 @@ class ReplicaPool:
             timeout_seconds: After this long the processes are ended; None to wait for as long as it takes.
 
         Returns:
-            The results by rank.
+            The results, one per process, by rank.
 
         Raises:
             ReplicaFailedError: a process raised, ended, or did not come back in time; the text has its traceback.
@@ -95,7 +109,7 @@ class ReplicaPool:
             return [answer.result for answer in answers]
         if any(answer.ended or answer.summary != answers[0].summary for answer in answers):
             self._stop(kindly=False)
-        raise _error(failures, len(answers))
+        raise _error(failures, self._plan)
 
     def close(self) -> None:
         """End the processes. Idempotent."""
@@ -113,7 +127,9 @@ class ReplicaPool:
             crew.close(kindly=kindly)
 
 
-def worker_plan(replicas: int, cpu_devices: int | None, environ: Mapping[str, str]) -> Plan:
+def worker_plan(
+    replicas: int, cpu_devices: int | None, environ: Mapping[str, str], processes: int | None = None
+) -> Plan:
     """What a pool of `replicas` starts."""
     backend = _environment.choose_backend(environ, loaded=_environment.loaded_backend())
     placement = place(
@@ -122,6 +138,7 @@ def worker_plan(replicas: int, cpu_devices: int | None, environ: Mapping[str, st
         backend=backend,
         environ=environ,
         gpus=_hardware.num_gpus(environ),
+        processes=processes,
     )
     return plan(
         [sys.executable, "-m", "stratagem.launch._worker"],
@@ -154,9 +171,10 @@ def _root(fn: Callable[..., Any]) -> list[str]:
     return [base.removesuffix(tail)] if base.endswith(tail) else []
 
 
-def _error(failures: Mapping[int, Answer], count: int) -> ReplicaFailedError:
+def _error(failures: Mapping[int, Answer], job: Plan) -> ReplicaFailedError:
     """One error for all failures: the first in full, of the others a line each."""
+    noun, count = job.noun, len(job.processes)
     first, *others = sorted(failures, key=lambda rank: failures[rank].at_seconds)
-    lines = [f"replica {first}/{count} failed: {failures[first].summary}", failures[first].text.rstrip()]
-    lines += [f"replica {rank}/{count} failed as well: {failures[rank].summary}" for rank in others]
+    lines = [f"{noun} {first}/{count} failed: {failures[first].summary}", failures[first].text.rstrip()]
+    lines += [f"{noun} {rank}/{count} failed as well: {failures[rank].summary}" for rank in others]
     return ReplicaFailedError("\n".join(line for line in lines if line))

@@ -54,7 +54,7 @@ def supervise(plan: Plan, environ: Mapping[str, str]) -> int:
         if ending.first is None:
             return 0
         if not ending.by_signal:
-            err.write(_report(job, ending.first, len(plan.processes)).encode())
+            err.write(_report(job, ending.first, plan).encode())
     if out.broken or err.broken:
         return _failure.exit_code(-signal.SIGPIPE)
     assert ending.first.returncode is not None
@@ -112,15 +112,20 @@ class _Descriptor:
             self.broken = True
 
 
-def _report(job: Job, first: Child, count: int) -> str:
+def _report(job: Job, first: Child, plan: Plan) -> str:
     assert first.returncode is not None
+    count = len(plan.processes)
     how = _failure.describe(first.returncode)
     if count == 1:  # its output has stood alone, so there is nothing to find again
         return f"\nstratagem: the process {how}\n"
     words = _failure.last_words(job.stderr_tail(first.rank))
-    others = "the other replica was" if count == 2 else "the other replicas were"
+    others = f"the other {plan.noun} was" if count == 2 else f"the other {_plural(plan.noun)} were"
     last = f" The last it said:\n{words}" if words else ""
-    return f"\nstratagem: replica {first.rank}/{count} failed first: it {how}; {others} stopped.{last}\n"
+    return f"\nstratagem: {plan.noun} {first.rank}/{count} failed first: it {how}; {others} stopped.{last}\n"
+
+
+def _plural(noun: str) -> str:
+    return noun + ("es" if noun.endswith("s") else "s")
 
 
 def _same_file(first: int, second: int) -> bool:

@@ -20,16 +20,16 @@ from stratagem.strategies._default import DefaultStrategy
 from stratagem.strategies._extended import StrategyExtended
 from stratagem.strategies._gradients import value_and_grad
 from stratagem.strategies._mirrored import MirroredStrategy
+from stratagem.strategies._multi_worker import MultiWorkerMirroredStrategy
 from stratagem.strategies._one_device import OneDeviceStrategy
 from stratagem.strategies._replica_context import ReplicaContext
 from stratagem.strategies._strategy import Strategy
+from stratagem.strategies._tpu import TPUStrategy
 from stratagem.strategies._unbuilt import (
     DistributedDataset,
     DistributedIterator,
-    MultiWorkerMirroredStrategy,
     ParameterServerStrategy,
     Server,
-    TPUStrategy,
 )
 
 __all__ = [

@@ -78,6 +78,9 @@ def reduce(engine: Collectives, op: ReduceOp, value: Any, axis: Axis) -> tuple[A
     leaves = nest.flatten(value)
     num_local = len(engine.local_replica_ids)
     moving = [n for n, leaf in enumerate(leaves) if _varies(engine, op, leaf, dims)]
+    if (stacks := _stacks([leaves[n] for n in moving], num_local)) is not None:
+        reduced = _reduce_stacks(Reduction(op.value), stacks, dims)
+        return (_filled(value, leaves, moving, reduced),) * num_local
     columns = [[values.local(leaves[n], local, num_local) for n in moving] for local in range(num_local)]
     tensors = [_reducible(engine, "strategy.reduce", column) for column in columns]
     if dims is None:
@@ -101,6 +104,9 @@ def gather(engine: Collectives, value: Any, axis: int) -> tuple[Any, ...]:
     leaves = nest.flatten(value)
     num_local = len(engine.local_replica_ids)
     moving = [n for n, leaf in enumerate(leaves) if isinstance(leaf, values.DistributedValues)]
+    if (stacks := _stacks([leaves[n] for n in moving], num_local)) is not None:
+        _check_axis("strategy.gather", axis, stacks)
+        return (_filled(value, leaves, moving, [stack.gather(axis % len(stack.shape)) for stack in stacks]),) * num_local
     columns = [[values.local(leaves[n], local, num_local) for n in moving] for local in range(num_local)]
     tensors = [_gatherable(engine, "strategy.gather", column, axis) for column in columns]
     gathered = engine.all_gather(tensors, axis) if moving else [()] * num_local
@@ -113,6 +119,27 @@ def gather_in_replica(engine: Collectives, structures: Sequence[Any], axis: int)
     given = [_gatherable(engine, "ReplicaContext.all_gather", leaves, axis) for leaves in flat]
     gathered = engine.all_gather(given, axis) if any(given) else given
     return [nest.pack(structure, leaves) for structure, leaves in zip(structures, gathered, strict=True)]
+
+
+def _stacks(leaves: Sequence[Any], num_local: int) -> list[values.Stack] | None:
+    """The stacks of `leaves`, if each has one: then nothing needs to be taken apart."""
+    stacks: list[values.Stack] = []
+    for leaf in leaves:
+        if not isinstance(leaf, values.DistributedValues) or leaf.stack is None:
+            return None
+        values.check_count(leaf, num_local)
+        stacks.append(leaf.stack)
+    return stacks or None
+
+
+def _reduce_stacks(
+    op: Reduction, stacks: Sequence[values.Stack], dims: tuple[int, ...] | None
+) -> list[Tensor]:
+    _refuse_bools("strategy.reduce", stacks)
+    for stack in stacks:
+        _check_dims("strategy.reduce", stack, dims or ())
+    first, *others = stacks
+    return first.reduce(op, dims, others)
 
 
 def _reduce_dims(
@@ -152,21 +179,29 @@ def _varies(engine: Collectives, op: ReduceOp, leaf: Any, dims: tuple[int, ...] 
 
 def _reducible(engine: Collectives, call: str, leaves: Sequence[Any]) -> list[Tensor]:
     tensors = [_tensor(engine, call, leaf) for leaf in leaves]
+    _refuse_bools(call, tensors)
+    return tensors
+
+
+def _refuse_bools(call: str, tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
         if str(tensor.dtype).endswith("bool"):
             raise ArgumentTypeError(
                 f"{call} was given a bool of shape {tuple(tensor.shape)}", fix="cast it to an integer or a float first"
             )
-    return tensors
 
 
 def _gatherable(engine: Collectives, call: str, leaves: Sequence[Any], axis: int) -> list[Tensor]:
+    tensors = [_tensor(engine, call, leaf) for leaf in leaves]
+    _check_axis(call, axis, tensors)
+    return tensors
+
+
+def _check_axis(call: str, axis: int, tensors: Sequence[Tensor]) -> None:
     if not isinstance(axis, int) or isinstance(axis, bool):
         raise ArgumentTypeError(f"{call} was given axis={axis!r}", fix="axis=0, or another whole number")
-    tensors = [_tensor(engine, call, leaf) for leaf in leaves]
     for tensor in tensors:
         _check_dims(call, tensor, (axis,))
-    return tensors
 
 
 def _tensor(engine: Collectives, call: str, leaf: Any) -> Tensor:

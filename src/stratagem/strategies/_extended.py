@@ -13,6 +13,7 @@ from stratagem._core import contexts, device_names, env, unbuilt, values
 from stratagem._core.contexts import CurrentStrategy
 from stratagem._core.enums import ReduceOp
 from stratagem._core.options import CommunicationOptions
+from stratagem._core.values import PerReplica
 from stratagem.engines.base import Engine
 from stratagem.strategies import _collectives
 from stratagem.strategies._merge import MergePoint
@@ -21,6 +22,17 @@ from stratagem.strategies._replica_context import ReplicaContext
 __all__ = ["StrategyExtended"]
 
 _MERGE = "use get_replica_context().merge_call(...)"
+
+
+class _TracedReplica:
+    """The context of a function that an engine traces once for all replicas of a strategy."""
+
+    def __init__(self, owner: CurrentStrategy) -> None:
+        self.owner = owner
+
+    def __call__(self, replica_id: Any) -> contextlib.AbstractContextManager[None]:
+        replica = ReplicaContext.at(self.owner, replica_id, None)
+        return contexts.entered(contexts.Context(self.owner, replica))
 
 
 class StrategyExtended(ABC):
@@ -37,6 +49,7 @@ class StrategyExtended(ABC):
 
     def __init__(self, container_strategy: CurrentStrategy) -> None:
         self._container = container_strategy
+        self._traced = _TracedReplica(container_strategy)
 
     @property
     @abstractmethod
@@ -100,6 +113,8 @@ class StrategyExtended(ABC):
     def call_on_replicas(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call `fn` in each local replica's context (not in `tf.distribute`; `strategy.run` is the public way)."""
         self.connect()
+        if self.engine.capabilities.traced_functions:
+            return self.engine.run_traced(fn, args, kwargs, self._traced)
         ids = self.engine.local_replica_ids
         point = _merge_point(ids)
         replicas = self._contexts_meeting_at(point)
@@ -138,7 +153,8 @@ class StrategyExtended(ABC):
         self.connect()
         made = [make(replica) for replica in self.engine.local_replica_ids]
         if self.num_replicas > 1 or self.wraps_single_values:
-            return values.regroup(made, self.engine.local_replica_ids, keep_none=False)
+            ids = self.engine.local_replica_ids
+            return values.regroup(made, ids, lambda *given: self.engine.per_replica(PerReplica(*given)), keep_none=False)
         return made[0]
 
     def reduce_to(

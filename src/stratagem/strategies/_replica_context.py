@@ -59,7 +59,7 @@ class ReplicaContext:
 
     @property
     def replica_id_in_sync_group(self) -> int:
-        """This replica's id, from 0."""
+        """This replica's id, from 0: an int, or an int32 tensor where the function is traced once for all replicas."""
         return self._replica_id
 
     @property
@@ -69,7 +69,9 @@ class ReplicaContext:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The long name of this replica's device, in a tuple."""
+        """The long name of this replica's device, in a tuple; of all, where the function is traced once for all."""
+        if self._strategy.extended.engine.is_tracing:
+            return self._strategy.extended.worker_devices
         return (self._strategy.extended.worker_devices[self._replica_id],)
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None) -> Any:

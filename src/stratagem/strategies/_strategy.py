@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
+from stratagem import keras_fit
 from stratagem._core import contexts, nest, unbuilt, values
 from stratagem._core.enums import ReduceOp
 from stratagem._core.input_options import InputOptions, InputReplicationMode
 from stratagem._core.options import RunOptions, ValueContext
+from stratagem.cluster_resolver import ClusterResolver
+from stratagem.engines.compiled_step import CompiledStep
 from stratagem.errors import ArgumentError, ArgumentTypeError, NotBuiltError
 from stratagem.strategies import _collectives
 from stratagem.strategies._extended import StrategyExtended
@@ -73,8 +76,8 @@ class Strategy:
         return self._extended.num_replicas
 
     @property
-    def cluster_resolver(self) -> None:
-        """The cluster's resolver: none, the strategy runs on one machine."""
+    def cluster_resolver(self) -> ClusterResolver | None:
+        """The cluster's resolver: none for a strategy that runs on one machine."""
         return None
 
     def scope(self) -> contextlib.AbstractContextManager[Strategy]:
@@ -194,7 +197,13 @@ class Strategy:
         Returns:
             One entry per replica of this process; a value that is not distributed is the only entry.
         """
-        counts = {len(leaf.values) for leaf in nest.flatten(value) if isinstance(leaf, values.DistributedValues)}
+        if self._extended.engine.is_tracing:
+            raise ContextError(
+                "experimental_local_results() was called inside a function that is traced once for all replicas, where "
+                "there are no single results yet",
+                fix="call it on what strategy.run() returned, or use strategy.reduce or strategy.gather",
+            )
+        counts = {leaf.num_local for leaf in nest.flatten(value) if isinstance(leaf, values.DistributedValues)}
         if not counts:
             return (value,)
         count = counts.pop()
@@ -236,6 +245,26 @@ class Strategy:
     ) -> Any:
         """The older name of `distribute_datasets_from_function`."""
         return self.distribute_datasets_from_function(dataset_fn, options)
+
+    def compile_for(self, topology: str, model: Any, batch: Any) -> CompiledStep:
+        """Compile a model's training step for a TPU that need not be there (not in `tf.distribute`).
+
+        Args:
+            topology: The TPU slice, such as "v5e:2x4".
+            model: A compiled model, made in this strategy's scope.
+            batch: One global batch: `(x, y)` or `(x, y, sample_weight)`. Only shapes and dtypes count, so
+                `jax.ShapeDtypeStruct`s will do.
+
+        Returns:
+            What it needs: compile time, collectives, memory of a chip, and whether it fits.
+
+        Raises:
+            BackendError: Keras's backend is not jax, or libtpu is not installed.
+            ArgumentError: there is no such slice, or the rows of the batch can't be divided among its replicas.
+            ContextError: called inside a replica function.
+        """
+        self._require_cross_replica("compile_for()")
+        return keras_fit.compile_for(topology, model, batch)
 
     def unwrap(self, value: Any) -> tuple[Any, ...]:
         """The older name of `experimental_local_results`."""

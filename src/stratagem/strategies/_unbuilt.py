@@ -10,10 +10,8 @@ from stratagem._core.unbuilt import Unbuilt, raise_not_built
 __all__ = [
     "DistributedDataset",
     "DistributedIterator",
-    "MultiWorkerMirroredStrategy",
     "ParameterServerStrategy",
     "Server",
-    "TPUStrategy",
 ]
 
 
@@ -23,10 +21,6 @@ class DistributedDataset(Unbuilt, name="DistributedDataset"):
 
 class DistributedIterator(Unbuilt, name="DistributedIterator"):
     """An iterator over a `DistributedDataset`. Not built yet."""
-
-
-class MultiWorkerMirroredStrategy(Unbuilt, name="MultiWorkerMirroredStrategy"):
-    """Trains on all devices of many machines in step. Not built yet."""
 
 
 class ParameterServerStrategy(Unbuilt, name="ParameterServerStrategy"):
@@ -40,7 +34,3 @@ class Server(Unbuilt, name="Server"):
     def create_local_server(config: Any = None, start: bool = True) -> Any:
         """Not built yet."""
         raise_not_built("Server")
-
-
-class TPUStrategy(Unbuilt, name="TPUStrategy"):
-    """Trains on TPUs in step. Not built yet."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stratagem.engines.torch import _lost
+from stratagem.engines import _lost
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._header import Header
 from stratagem.engines.torch._notes import Note, Notes

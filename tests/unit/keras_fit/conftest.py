@@ -23,7 +23,7 @@ def everything_that_keras_may_load() -> None:
 @pytest.fixture(autouse=True)
 def keras_as_it_is() -> Iterator[None]:
     """No hook is installed when a test begins; afterwards they are as they were."""
-    were_installed = bool(_hooks._originals)
+    were_installed = _hooks.HOOKS.installed
     _hooks.uninstall()
     keras.utils.clear_session(free_memory=False)
     yield

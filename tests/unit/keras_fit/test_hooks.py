@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import _hooks
-from stratagem.keras_fit._torch._hooks import HOOKS, Hook
+from stratagem.keras_fit._torch._hooks import HOOKS
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -123,6 +124,11 @@ def apply(_: Path) -> None:
     optimizer.apply([torch.ones(1)])
 
 
+def apply_scaled(_: Path) -> None:
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    optimizer.apply([torch.ones(1)], [keras.Variable([1.0])])
+
+
 def drop_out(_: Path) -> None:
     keras.layers.Dropout(0.5, seed=1)(torch.ones(2, 2), training=True)
 
@@ -186,6 +192,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "Trainer._aggregate_additional_loss": (fit, evaluate),
     "Mean.update_state": (update_a_mean, fit, evaluate),
     "BaseOptimizer.apply": (apply, apply_gradients, fit),
+    "LossScaleOptimizer.apply": (apply_scaled,),
     "Adam._parallel_update_step": (apply,),
     "random.draw_seed": (draw, drop_out, fit),
     "BatchNormalization.__init__": (make_a_batch_normalization,),
@@ -214,7 +221,7 @@ def test_every_hook_has_a_use_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "use"), [(name, use) for name, uses in USES.items() for use in uses])
-def test_a_hook_is_passed_by(name: str, use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_is_passed_by(name: str, use: Use, tmp_path: Path) -> None:
     hook = BY_NAME[name]
     calls: list[Any] = []
 
@@ -222,9 +229,12 @@ def test_a_hook_is_passed_by(name: str, use: Use, tmp_path: Path, monkeypatch: p
         calls.append(args)
         return hook.function(original, *args, **kwargs)
 
-    monkeypatch.setattr(_hooks, "HOOKS", (Hook(hook.owner, hook.name, spy, hook.reason),))
-    _hooks.install()
-    use(tmp_path)
+    alone = Hooks((Hook(hook.owner, hook.name, spy, hook.reason),))
+    alone.install()
+    try:
+        use(tmp_path)
+    finally:
+        alone.uninstall()
     assert calls
 
 

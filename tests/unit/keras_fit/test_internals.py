@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,11 @@ import pytest
 import torch
 
 from stratagem import keras_fit
+from stratagem.keras_fit import _internals as shared
+from stratagem.keras_fit._internals import Internal
+from stratagem.keras_fit._jax import _internals as of_jax
+from stratagem.keras_fit._torch import _internals as of_torch
 from stratagem.keras_fit._torch._hooks import HOOKS
-from stratagem.keras_fit._torch._internals import INTERNALS, Internal
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -24,6 +26,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),
 ]
 
+# tests/on_jax checks those of jax.
+INTERNALS = (*shared.INTERNALS, *of_torch.INTERNALS)
 FOLDER = Path(keras_fit.__file__).parent
 X, Y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
 
@@ -228,36 +232,45 @@ def _adams_moments_are_found_by_the_variables_index() -> None:
 
 
 def test_no_other_private_name_of_keras_is_used() -> None:
-    allowed = {internal.name for internal in INTERNALS} | {hook.name for hook in HOOKS}
+    allowed = {internal.name for internal in (*INTERNALS, *of_jax.INTERNALS)} | _hooked()
     astray = sorted(f"{path.name}:{line} {name}" for path, line, name in _private_names() if name not in allowed)
     assert not astray, "\n".join(astray)
 
 
 def test_every_row_is_used() -> None:
-    used = {name for _, _, name in _private_names()} | {name for _, name in _imports_from_inside()}
+    used = {name for _, _, name in _private_names()} | {name for _, _, name in _imports_from_inside()}
     used |= {part for text in _texts() for part in text.split(".")}
-    listed = {internal.name for internal in INTERNALS}
+    listed = {internal.name for internal in (*INTERNALS, *of_jax.INTERNALS)}
     # Known by its module only, and called through its module.
-    assert listed - used <= {"CompileMetrics", "apply_mask"}
+    assert listed - used <= {"CompileMetrics", "apply_mask", "get_keras_mask", "set_keras_mask"}
     sources = "".join(path.read_text() for path in FOLDER.rglob("*.py"))
     assert "keras.src.trainers.compile_utils" in sources
     assert "keras_loss.apply_mask(" in sources
 
 
 def test_what_is_imported_from_inside_keras_is_in_a_table() -> None:
-    owners = {id(hook.owner) for hook in HOOKS}
-    listed = {(internal.owner, internal.name) for internal in INTERNALS}
+    listed = {(internal.owner, internal.name) for internal in (*INTERNALS, *of_jax.INTERNALS)}
+    modules = {owner for owner, _ in listed}
     astray = [
-        f"{module}.{name}"
-        for module, name in _imports_from_inside()
-        if (module, name) not in listed and id(_find(module, name)) not in owners
+        f"{path.name}: {module}.{name}"
+        for path, module, name in _imports_from_inside()
+        # The table of hooks imports what owns them.
+        if path.name != "_hooks.py" and (module, name) not in listed and f"{module}.{name}" not in modules
     ]
     assert not astray, "\n".join(astray)
 
 
-def _find(module: str, name: str) -> Any:
-    found = getattr(importlib.import_module(module), name, None)
-    return found if found is not None else importlib.import_module(f"{module}.{name}")
+def _hooked() -> set[str]:
+    """The names in the tables of hooks."""
+    return {
+        constant.value
+        for path, tree in _trees()
+        if path.name == "_hooks.py"
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Hook"
+        for constant in call.args
+        if isinstance(constant, ast.Constant)
+    }
 
 
 def _trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -272,7 +285,7 @@ def _private_names() -> Iterator[tuple[Path, int, str]]:
         ours = {alias.asname or alias.name for node in ast.walk(tree) for alias in _first_party(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and _is_private(node.attr):
-                if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", "torch", *ours}):
+                if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", "torch", "jax", *ours}):
                     yield path, node.lineno, node.attr
             elif (
                 isinstance(node, ast.Call)
@@ -292,11 +305,11 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and not name.startswith("_stratagem")
 
 
-def _imports_from_inside() -> Iterator[tuple[str, str]]:
-    for _, tree in _trees():
+def _imports_from_inside() -> Iterator[tuple[Path, str, str]]:
+    for path, tree in _trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras.src"):
-                yield from ((node.module or "", alias.name) for alias in node.names)
+                yield from ((path, node.module or "", alias.name) for alias in node.names)
 
 
 def _texts() -> Iterator[str]:

@@ -25,7 +25,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_folder_that_is_not_there_is_named_and_nothing_is_left(tmp_path: Path, temporary: Path) -> None:
     absent = str(tmp_path / "absent")
-    with pytest.raises(LaunchError, match=f"replica 0 could not be started: .*{absent}"):
+    with pytest.raises(LaunchError, match=f"process 0 of the job could not be started: .*{absent}"):
         supervise(plan([sys.executable], PLACEMENT, environ={}, cores=1, directory=absent), {})
     assert list(temporary.iterdir()) == []
 

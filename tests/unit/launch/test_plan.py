@@ -29,10 +29,17 @@ def _place(**wishes: Any) -> Placement:
         ({"environ": {"STRATAGEM_CPU_DEVICES": "5"}, "gpus": 2}, 5, 5, True),
         ({"environ": {"STRATAGEM_CPU_DEVICES": "5"}, "replicas": 2}, 2, 2, True),
         ({"environ": {"STRATAGEM_CPU_DEVICES": "5"}, "cpu_devices": 2}, 2, 2, True),
-        ({"backend": "jax"}, 1, 1, True),
+        ({"backend": "jax"}, 1, None, True),
         ({"backend": "jax", "replicas": 3}, 1, 3, True),
         ({"backend": "jax", "cpu_devices": 3}, 1, 3, True),
         ({"backend": "jax", "gpus": 4}, 1, None, False),
+        ({"backend": "jax", "processes": 2}, 2, 2, True),
+        ({"backend": "jax", "processes": 2, "cpu_devices": 4}, 2, 4, True),
+        ({"backend": "jax", "processes": 4, "environ": {"STRATAGEM_CPU_DEVICES": "4"}}, 4, 4, True),
+        ({"backend": "jax", "processes": 2, "cpu_devices": 5, "replicas": 4}, 2, 4, True),
+        ({"backend": "jax", "processes": 1, "cpu_devices": 5, "replicas": 4}, 1, 5, True),
+        ({"backend": "jax", "processes": 2, "gpus": 4}, 2, None, False),
+        ({"processes": 3, "replicas": 3}, 3, 3, True),
     ],
     ids=str,
 )
@@ -51,6 +58,22 @@ def test_the_number_of_processes_follows_from_the_wish_and_the_machine(
         ({"replicas": 2, "cpu_devices": 1}, DeviceError, "this host has 1 logical CPU device\n"),
         ({"replicas": 0}, ArgumentError, "0 replicas were asked for"),
         ({"cpu_devices": -1}, ArgumentError, "-1 cpu devices were asked for"),
+        ({"processes": 0}, ArgumentError, "0 processes were asked for"),
+        (
+            {"processes": 2, "replicas": 4},
+            ArgumentError,
+            "2 processes were asked for, but with torch each of the 4 replicas is one\n  fix: .*ask for 2 replicas",
+        ),
+        (
+            {"processes": 2, "cpu_devices": 5, "backend": "jax"},
+            DeviceError,
+            "5 devices can't be divided among 2 processes\n  fix: ask for 4 devices",
+        ),
+        (
+            {"processes": 4, "gpus": 2, "backend": "jax"},
+            DeviceError,
+            "2 devices can't be divided among 4 processes\n  fix: ask for 4 devices",
+        ),
         ({"environ": {"STRATAGEM_CPU_DEVICES": "0"}}, ArgumentError, "STRATAGEM_CPU_DEVICES=0 is not a positive"),
     ],
     ids=str,
@@ -105,3 +128,8 @@ def test_a_plan_prints_as_lines_for_a_shell() -> None:
         "in /there",
         "[replica 0/1] STRATAGEM_RANK=0 STRATAGEM_WORLD_SIZE=1 A='$b' PYTHONUNBUFFERED=1 python 'a b.py'",
     ]
+
+
+def test_processes_that_hold_several_replicas_are_called_processes() -> None:
+    made = plan(["python"], _place(backend="jax", processes=2), environ={}, cores=1)
+    assert [line.split("]")[0] for line in str(made).splitlines()] == ["2 processes", "[process 0/2", "[process 1/2"]

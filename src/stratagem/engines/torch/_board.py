@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from stratagem.engines.torch import _lost
+from stratagem.engines import _lost
 from stratagem.engines.torch._header import Header
 from stratagem.engines.torch._segment import Handle, Segment, aligned
 from stratagem.engines.torch._waiting import wait_until

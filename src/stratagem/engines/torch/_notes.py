@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from stratagem.engines.torch import _lost
+from stratagem.engines import _lost
 
 _NOTE_BYTES = 2048
 

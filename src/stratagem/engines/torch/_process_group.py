@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
-from stratagem.engines.torch import _lost
+from stratagem.engines import _lost
 from stratagem.engines.torch._buckets import BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, check_agreement
 from stratagem.engines.torch._notes import Note, Notes

@@ -8,11 +8,9 @@ and each replica takes its rows of what the chief read.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from keras import tree
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -22,10 +20,10 @@ from stratagem.data._split import share_of
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import JobMismatchError, ReplicaFailedError
+from stratagem.keras_fit._fingerprint import fingerprint
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut, num_rows
 
 _CHIEF = 0
-_WHOLE_HASH_BYTES = 64 * 1024 * 1024
 
 
 class ReplicaDataAdapter(DataAdapter):
@@ -174,36 +172,11 @@ class _Summary:
         self.kind = type(inner).__name__.removesuffix("Adapter")
         self.num_batches = inner.num_batches
         self.batch_size = inner.batch_size
-        self.fingerprint = _fingerprint(inner._inputs) if isinstance(inner, ArrayDataAdapter) else None
+        self.fingerprint = fingerprint(inner._inputs) if isinstance(inner, ArrayDataAdapter) else None
 
     def matches(self, other: _Summary) -> bool:
         """Whether both describe the same arrays in the same batches."""
         return self.__dict__ == other.__dict__
-
-
-def _fingerprint(arrays: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    """Tells arrays apart without sending them."""
-    found = []
-    for array in tree.flatten(arrays):
-        if array is None:
-            continue
-        shape = tuple(getattr(array, "shape", ()))
-        found.append((str(getattr(array, "dtype", type(array).__name__)), shape, _checksum(array)))
-    return found
-
-
-def _checksum(array: Any) -> int:
-    if isinstance(array, torch.Tensor):
-        array = array.detach().cpu()
-        array = array.view(torch.int16) if array.dtype == torch.bfloat16 else array
-    plain = np.asarray(array)
-    if plain.dtype == object or plain.nbytes > _WHOLE_HASH_BYTES:
-        # Rows from all over a large array; a shuffled or redrawn one differs in them.
-        rows = np.unique(np.linspace(0, len(plain) - 1, 4096).astype(np.int64))
-        plain = np.asarray(plain[rows])
-    if plain.dtype == object:
-        return zlib.crc32(repr(plain.tolist()).encode())
-    return zlib.crc32(np.ascontiguousarray(plain).reshape(-1).view(np.uint8).data)
 
 
 def _copy(part: Any) -> Any:

@@ -102,7 +102,6 @@ def _synchronized(step: Step, layer: Any, inputs: torch.Tensor, mask: Any) -> to
     (squares,) = _autograd.all_reduce(step.transport, Reduction.SUM, [(centred * centred).sum(axes)], later)
     variance = squares / count
     _update_moving(layer, mean.detach(), variance.detach())
-    step.common_state += [layer.moving_mean, layer.moving_variance]
     out: Any = ops.batch_normalization(
         x,
         mean,

@@ -7,10 +7,8 @@ that was made under a strategy is running.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -25,11 +23,11 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
-from stratagem.keras_fit import _attachment
+from stratagem.keras_fit import _attachment, _callbacks
+from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import (
     _adam,
     _batch_normalization,
-    _callbacks,
     _convolutions,
     _losses,
     _metrics,
@@ -40,22 +38,6 @@ from stratagem.keras_fit._torch import (
 from stratagem.keras_fit._torch._runner import Runner, runner_of
 
 _running: list[Runner] = []
-
-
-@dataclass(frozen=True)
-class Hook:
-    """One function of Keras that a function of ours stands in for.
-
-    Attributes:
-        owner, name: Where Keras looks the function up.
-        function: Ours; its first argument is Keras's.
-        reason: Why a public way does not do.
-    """
-
-    owner: Any
-    name: str
-    function: Callable[..., Any]
-    reason: str
 
 
 def _runner(model: Any, method: str) -> Runner | None:
@@ -142,65 +124,52 @@ def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, *
 
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
 _STEP = "the steps of a model under a strategy are ours"
+_SUMMED = "gradients are summed before they are checked, clipped and applied"
 
-HOOKS = (
-    Hook(TorchTrainer, "__init__", _init_trainer, "every model passes here when it is made"),
-    Hook(Trainer, "compile", _compile, "a model compiled under another strategy is refused here"),
-    Hook(TorchTrainer, "fit", _loop, _FIT),
-    Hook(TorchTrainer, "evaluate", _loop, _FIT),
-    Hook(TorchTrainer, "predict", _loop, _FIT),
-    Hook(TorchTrainer, "train_on_batch", _on_batch, _FIT),
-    Hook(TorchTrainer, "test_on_batch", _on_batch, _FIT),
-    Hook(TorchTrainer, "predict_on_batch", _on_batch, _FIT),
-    Hook(TorchTrainer, "make_train_function", _make_function("train"), _STEP),
-    Hook(TorchTrainer, "make_test_function", _make_function("test"), _STEP),
-    Hook(TorchTrainer, "make_predict_function", _make_function("predict"), _STEP),
-    Hook(data_adapters, "get_data_adapter", _get_data_adapter, "the one place where all inputs of all methods pass"),
-    Hook(keras.Model, "save", _save, "one writer"),
-    Hook(keras.Model, "save_weights", _save, "one writer"),
-    Hook(keras.Model, "export", _save, "one writer"),
-    Hook(keras.losses.Loss, "__call__", _losses.call_loss, "losses of a whole batch need the rows of all replicas"),
-    Hook(loss_module, "reduce_weighted_values", _losses.reduce_weighted_values, "losses weigh themselves"),
-    Hook(
-        Trainer,
-        "_aggregate_additional_loss",
-        _losses.aggregate_additional_loss,
-        "regularisation counts once, not once per replica",
-    ),
-    Hook(keras.metrics.Mean, "update_state", _metrics.row_mean_update, "means of means count by rows"),
-    Hook(BaseOptimizer, "apply", _optimizers.apply, "gradients are summed before they are clipped and applied"),
-    Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
-    Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on torch"),
-    Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "synchronised, and one kernel"),
-    Hook(TorchAdam, "_parallel_update_step", _adam.parallel_update_step, "one kernel"),
-    Hook(torch_nn, "_transpose_spatial_inputs", _convolutions.transpose_spatial_inputs, "no copy of the input"),
+HOOKS = Hooks(
+    (
+        Hook(TorchTrainer, "__init__", _init_trainer, "every model passes here when it is made"),
+        Hook(Trainer, "compile", _compile, "a model compiled under another strategy is refused here"),
+        Hook(TorchTrainer, "fit", _loop, _FIT),
+        Hook(TorchTrainer, "evaluate", _loop, _FIT),
+        Hook(TorchTrainer, "predict", _loop, _FIT),
+        Hook(TorchTrainer, "train_on_batch", _on_batch, _FIT),
+        Hook(TorchTrainer, "test_on_batch", _on_batch, _FIT),
+        Hook(TorchTrainer, "predict_on_batch", _on_batch, _FIT),
+        Hook(TorchTrainer, "make_train_function", _make_function("train"), _STEP),
+        Hook(TorchTrainer, "make_test_function", _make_function("test"), _STEP),
+        Hook(TorchTrainer, "make_predict_function", _make_function("predict"), _STEP),
+        Hook(
+            data_adapters, "get_data_adapter", _get_data_adapter, "the one place where all inputs of all methods pass"
+        ),
+        Hook(keras.Model, "save", _save, "one writer"),
+        Hook(keras.Model, "save_weights", _save, "one writer"),
+        Hook(keras.Model, "export", _save, "one writer"),
+        Hook(keras.losses.Loss, "__call__", _losses.call_loss, "losses of a whole batch need the rows of all replicas"),
+        Hook(loss_module, "reduce_weighted_values", _losses.reduce_weighted_values, "losses weigh themselves"),
+        Hook(
+            Trainer,
+            "_aggregate_additional_loss",
+            _losses.aggregate_additional_loss,
+            "regularisation counts once, not once per replica",
+        ),
+        Hook(keras.metrics.Mean, "update_state", _metrics.row_mean_update, "means of means count by rows"),
+        Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
+        Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply, _SUMMED),
+        Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
+        Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on torch"),
+        Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "synchronised, and one kernel"),
+        Hook(TorchAdam, "_parallel_update_step", _adam.parallel_update_step, "one kernel"),
+        Hook(torch_nn, "_transpose_spatial_inputs", _convolutions.transpose_spatial_inputs, "no copy of the input"),
+    )
 )
-
-_originals: list[tuple[Hook, Any]] = []
 
 
 def install() -> None:
     """Put every hook in place. Idempotent."""
-    if _originals:
-        return
-    for hook in HOOKS:
-        original = getattr(hook.owner, hook.name)
-        _originals.append((hook, original))
-        setattr(hook.owner, hook.name, _standing_in(hook.function, original))
+    HOOKS.install()
 
 
 def uninstall() -> None:
     """Give Keras its functions back; for tests."""
-    while _originals:
-        hook, original = _originals.pop()
-        setattr(hook.owner, hook.name, original)
-
-
-def _standing_in(function: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def hooked(*args: Any, **kwargs: Any) -> Any:
-        return function(original, *args, **kwargs)
-
-    # Keras reads the arguments of a layer's __init__ without looking behind wrappers.
-    hooked.__signature__ = inspect.signature(original)  # pyright: ignore[reportAttributeAccessIssue]
-    return hooked
+    HOOKS.uninstall()

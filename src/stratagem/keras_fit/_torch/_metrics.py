@@ -11,10 +11,9 @@ import torch
 from keras import tree
 
 from stratagem.keras_fit import _step
+from stratagem.keras_fit._model import is_sum_over_rows
 from stratagem.keras_fit._step import Step
 from stratagem.keras_fit._torch._flat import FlatVariables, group_by_dtype
-
-_KERAS_METRICS = "keras.src.metrics."
 
 
 class MetricStates:
@@ -30,8 +29,8 @@ class MetricStates:
     """
 
     def __init__(self, metrics: Sequence[Any], loss_trackers: Sequence[Any]) -> None:
-        self._whole_batch = [WholeBatchMetric.of(metric) for metric in metrics if not _is_sum_over_rows(metric)]
-        summed = [variable for metric in metrics if _is_sum_over_rows(metric) for variable in metric.variables]
+        self._whole_batch = [WholeBatchMetric.of(metric) for metric in metrics if not is_sum_over_rows(metric)]
+        summed = [variable for metric in metrics if is_sum_over_rows(metric) for variable in metric.variables]
         self._groups = {dtype: FlatVariables(group) for dtype, group in group_by_dtype(summed).items()}
         self._before = {dtype: group.values.clone() for dtype, group in self._groups.items()}
         totals = {id(tracker.total) for tracker in loss_trackers}
@@ -50,7 +49,7 @@ class MetricStates:
 
     def holds(self, metrics: Sequence[Any]) -> bool:
         """Whether this still is about these metrics and their variables."""
-        summed = [variable for metric in metrics if _is_sum_over_rows(metric) for variable in metric.variables]
+        summed = [variable for metric in metrics if is_sum_over_rows(metric) for variable in metric.variables]
         groups = group_by_dtype(summed)
         return groups.keys() == self._groups.keys() and all(
             self._groups[dtype].holds(group) for dtype, group in groups.items()
@@ -135,23 +134,6 @@ def row_mean_update(original: Callable[..., Any], metric: Any, values: Any, samp
     if step is not None and not step.weighs_losses and sample_weight is None and _is_scalar(values):
         sample_weight = step.share.fraction
     return original(metric, values, sample_weight=sample_weight)
-
-
-def flatten_metrics(metrics: Sequence[Any]) -> list[Any]:
-    """The metrics with the containers among them opened, each once."""
-    flat: dict[int, Any] = {}
-    for metric in metrics:
-        parts = metric.metrics if type(metric).__module__ == "keras.src.trainers.compile_utils" else [metric]
-        flat.update({id(part): part for part in parts})
-    return list(flat.values())
-
-
-def _is_sum_over_rows(metric: Any) -> bool:
-    if not type(metric).update_state.__module__.startswith(_KERAS_METRICS):
-        return False
-    function = getattr(metric, "_fn", None)
-    # A user's function may give one number for the batch, which can't be averaged over replicas.
-    return function is None or getattr(function, "__module__", "").startswith("keras.src.")
 
 
 def _all_rows(step: Step, part: Any) -> Any:

@@ -106,11 +106,6 @@ class Runner:
         """The same for `predict`; the outputs of several batches are joined."""
         return self._run(batches, lambda steps: steps.predict, join=True)
 
-    def replica_values(self) -> list[Any]:
-        """This replica's own state, flat, by dtype; for tests."""
-        assert isinstance(self._steps, Steps), "after a training step on several replicas"
-        return self._steps.replica_values()
-
     def _run(self, batches: list[Any], method: Callable[[Any], Callable[[Step, Any], Any]], join: bool = False) -> Any:
         assert self._steps is not None, "prepared by make_*_function"
         results = []

@@ -62,9 +62,13 @@ class ReplicaRandomState:
             self._own = torch.Generator().manual_seed(seed).get_state()
             if self._device.type == "cuda":
                 torch.cuda.manual_seed(seed)
-        torch.set_rng_state(self._own)
+        before = self._own
+        torch.set_rng_state(before)
         try:
             yield
         finally:
             self._own = torch.get_rng_state()
             torch.set_rng_state(common)
+            if not torch.equal(self._own, before):
+                # As replica 0's moves on: the next `train_on_batch` starts from another state, and draws other numbers.
+                torch.rand(())

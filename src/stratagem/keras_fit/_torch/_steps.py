@@ -16,9 +16,8 @@ from stratagem._core.enums import Reduction
 from stratagem.engines import select
 from stratagem.engines.torch._gradients import GradientReducer
 from stratagem.engines.torch._transport import Transport
-from stratagem.keras_fit import _step
+from stratagem.keras_fit import _model, _step
 from stratagem.keras_fit._step import Step
-from stratagem.keras_fit._torch import _model
 from stratagem.keras_fit._torch._metrics import MetricStates
 from stratagem.keras_fit._torch._replica_state import ReplicaState
 
@@ -37,7 +36,7 @@ class Steps:
         self._transport = transport
         self._weights = list(model.trainable_weights)
         self._metrics = MetricStates(_model.metrics(model), _model.loss_trackers(model))
-        self._state = ReplicaState(_model.replica_variables(model), transport.world_size)
+        self._state = ReplicaState(_model.replica_variables(model))
         self._own_train_step = _model.overrides(model, "train_step")
         self._own_test_step = _model.overrides(model, "test_step")
         self._weighs_losses = not _model.overrides(model, "compute_loss")
@@ -66,16 +65,12 @@ class Steps:
         self._training.close()
         self._testing.close()
 
-    def replica_values(self) -> list[torch.Tensor]:
-        """This replica's own state, flat, by dtype; for tests."""
-        return self._state.replica_values()
-
     def train(self, step: Step, data: Any) -> dict[str, Any]:
         """One training step; the logs are those of the global batch."""
         step.weighs_losses = self._weighs_losses and not self._own_train_step
         step.reduces_gradients = self._own_train_step
         with _step.running(step):
-            self._state.begin(step)
+            self._state.begin()
             self._metrics.begin()
             if self._own_train_step:
                 logs = self._model.train_step(data)
@@ -84,7 +79,7 @@ class Steps:
             else:
                 logs = None
                 self._stock_train(step, data)
-            self._state.end(self._training.extra_total)
+            self._state.end(step, self._training.extra_total)
             self._metrics.end(step, self._training.extra_total)
         return self._logs(step, logs)
 

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine contract on JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from stratagem._core import env, state
+from stratagem._core.cluster import Cluster
+from stratagem._core.enums import Reduction
+from stratagem.engines._header import Header, callers_line, check_agreement, describe
+from stratagem.engines.base import Capabilities, Engine, Tensor
+from stratagem.engines.jax import _job, _peers
+from stratagem.engines.jax._collectives import Collectives
+from stratagem.engines.jax._devices import Devices
+from stratagem.engines.jax._mesh import Replicas
+from stratagem.engines.jax._peers import Peers
+from stratagem.errors import ArgumentError, ArgumentTypeError
+
+T = TypeVar("T")
+
+# Keras and jax call us from their own code.
+_LIBRARIES = tuple(folder + os.sep for folder in (*keras.__path__, *jax.__path__))
+
+
+class JaxEngine(Engine):
+    """One process drives all replicas of its host, each on a device of its own."""
+
+    name = "jax"
+    capabilities = Capabilities(many_replicas_per_process=True, traced_functions=True)
+
+    def __init__(self) -> None:
+        self._peers: Peers | None = None
+        self._present: Devices | None = None
+        self._devices: tuple[str, ...] | None = None
+        self._connected: tuple[Replicas, Collectives] | None = None
+        self._made: dict[tuple[str, ...], tuple[Replicas, Collectives]] = {}
+
+    @property
+    def replicas(self) -> Replicas:
+        """The replicas' mesh; before `connect`, that of one replica on this process's first device."""
+        return self._mesh()[0]
+
+    def local_devices(self) -> tuple[str, ...]:
+        return self._found().default()
+
+    def all_devices(self) -> tuple[str, ...]:
+        return self._found().all()
+
+    def device_coordinates(self, name: str) -> tuple[int, int, int, int] | None:
+        device: Any = self._found().find(name)
+        return (*device.coords, device.core_on_chip) if device.platform == "tpu" else None
+
+    def _found(self) -> Devices:
+        if self._present is None:
+            job = env.job()
+            if job is not None and job.world_size > 1:
+                self._peers = _peers.join(job)
+            self._present = Devices(sharers=1 if job is None else job.world_size)
+        return self._present
+
+    def join(self, cluster: Cluster) -> None:
+        if self._peers is not None:
+            return
+        if cluster.world_size > 1:
+            self._peers = _peers.join(cluster)
+        self._present = Devices()
+
+    def connect(self, devices: Sequence[str]) -> None:
+        wanted = tuple(devices)
+        if self._devices == wanted:
+            return
+        mesh = self._mesh_on(wanted)
+        if self._peers is not None:
+            _job.check(self._peers, wanted, mesh[0])
+        self._connected, self._devices = mesh, wanted
+        state.mark_connected()
+
+    def disconnect(self) -> None:
+        self._connected = self._devices = None
+        state.mark_disconnected()
+
+    def _mesh(self) -> tuple[Replicas, Collectives]:
+        if self._connected is not None:
+            return self._connected
+        present = self._found()
+        first = next(name for name in present.default() if present.find(name).process_index == jax.process_index())
+        return self._mesh_on((first,))
+
+    def _mesh_on(self, devices: tuple[str, ...]) -> tuple[Replicas, Collectives]:
+        if devices not in self._made:
+            replicas = Replicas.on([self._found().find(name) for name in devices])
+            self._made[devices] = (replicas, Collectives(replicas))
+        return self._made[devices]
+
+    @property
+    def num_replicas(self) -> int:
+        return 1 if self._connected is None else self._connected[0].size
+
+    @property
+    def local_replica_ids(self) -> tuple[int, ...]:
+        return (0,) if self._connected is None else self._connected[0].local_ids
+
+    @property
+    def rank(self) -> int:
+        return 0 if self._peers is None else self._peers.rank
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, (jax.Array, keras.Variable))
+
+    def to_tensor(self, value: object) -> Tensor:
+        if isinstance(value, keras.Variable):
+            return value.value
+        if isinstance(value, jax.Array):
+            return value
+        if isinstance(value, (bool, int, float, complex)):
+            # TensorFlow's defaults for Python numbers.
+            dtype = {bool: jnp.bool_, int: jnp.int32, float: jnp.float32, complex: jnp.complex64}[type(value)]
+            return jnp.asarray(value, dtype)
+        array = np.asarray(value)
+        if array.dtype == object or array.dtype.kind in "USMm":
+            raise ArgumentTypeError(
+                f"{type(value).__name__} {value!r:.60} is not a number, array or tensor",
+                fix="return tensors from the replica function",
+            )
+        # jax would make 32 bits of 64.
+        with jax.enable_x64(True):
+            return jnp.asarray(array)
+
+    def run_on_replicas(
+        self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
+    ) -> tuple[T, ...]:
+        def call(local: int) -> T:
+            with jax.default_device(devices[local]):
+                return fn(*args[local], **kwargs[local])
+
+        replicas = self.replicas
+        devices = [replicas.devices[replica] for replica in replicas.local_ids]
+        if len(args) == 1:
+            return (call(0),)
+        # Each in a thread of its own, as replicas can wait for one another.
+        with ThreadPoolExecutor(len(args), thread_name_prefix="replica") as pool:
+            futures = [pool.submit(call, local) for local in range(len(args))]
+        return tuple(future.result() for future in futures)
+
+    def all_reduce(self, op: Reduction, values: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
+        for tensor in values[0]:
+            if tensor.dtype == jnp.bool_:
+                raise ArgumentTypeError(
+                    f"{describe(tensor.dtype, tensor.shape)} can't be reduced with {op.name}",
+                    fix="cast it to an integer or float type first",
+                )
+        self._agree(f"all_reduce({op.name})", values)
+        return self._on_each(lambda programs: programs.all_reduce(op, values))
+
+    def all_gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> tuple[tuple[Tensor, ...], ...]:
+        for tensor in values[0]:
+            _check_axis(tensor, axis)
+        lengths = self._agree(f"all_gather(axis={axis})", values, free_axis=axis)
+        return self._on_each(lambda programs: programs.all_gather(values, axis, lengths))
+
+    def all_gather_objects(self, values: Sequence[object]) -> tuple[Any, ...]:
+        headers = [Header("all_gather_object", details=value) for value in values]
+        return tuple(header.details for header in self._checked(headers))
+
+    def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:
+        self._agree(f"broadcast(source={source})", values)
+        return self._on_each(lambda programs: programs.broadcast(values, source))
+
+    def barrier(self, name: str) -> None:
+        self._checked([Header(f"barrier({name!r})")] * len(self.local_replica_ids))
+
+    def naming_the_lost(self, what: str) -> AbstractContextManager[None]:
+        """Around code that waits for other processes in compiled collectives: errors then say which one was lost.
+
+        Args:
+            what: What was waited for, such as "a training step".
+        """
+        return contextlib.nullcontext() if self._others is None else self._others.naming_the_lost(what)
+
+    def value_and_grad(
+        self, fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False
+    ) -> Callable[..., tuple[Any, list[Tensor | None]]]:
+        raise NotImplementedError
+
+    def snapshot(self, variables: Sequence[Any]) -> list[Tensor]:
+        return [jnp.copy(variable.value) for variable in variables]
+
+    def restore(self, variables: Sequence[Any], saved: Sequence[Tensor]) -> None:
+        for variable, value in zip(variables, saved, strict=True):
+            # A training step uses up the array that it is given.
+            variable.assign(jnp.copy(value))
+
+    @property
+    def _others(self) -> Peers | None:
+        """The other processes, if this one is connected to them."""
+        return None if self._connected is None else self._peers
+
+    def _on_each(self, call: Callable[[Collectives], list[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
+        """What `call` returns, which lies on all replicas' devices, for each local replica."""
+        programs = self._mesh()[1]
+        if self._others is None:
+            results = call(programs)
+        else:
+            # An error of the devices is only known when they are done.
+            with self.naming_the_lost(f"a collective at {callers_line(_LIBRARIES)}"):
+                results = jax.block_until_ready(call(programs))
+        return (tuple(results),) * len(self.local_replica_ids)
+
+    def _agree(
+        self, operation: str, values: Sequence[Sequence[Tensor]], free_axis: int | None = None
+    ) -> list[tuple[int, ...]]:
+        """Check that all replicas' values fit together; the sizes along `free_axis`, per value and replica."""
+        headers = self._checked([Header(operation, _specs(column), free_axis=free_axis) for column in values])
+        if free_axis is None:
+            return []
+        sizes = [[shape[free_axis] for _, shape in header.specs] for header in headers]
+        return [tuple(place) for place in zip(*sizes, strict=True)]
+
+    def _checked(self, headers: Sequence[Header]) -> Sequence[Header]:
+        """The headers of all replicas, given those of the local ones; raises where they don't agree."""
+        first = headers[0]
+        if self._others is None and all(header.specs == first.specs for header in headers):
+            return headers
+        headers = [dataclasses.replace(header, where=callers_line(_LIBRARIES)) for header in headers]
+        if self._others is not None:
+            said = self._others.exchange(str(headers[0]), headers)
+            headers = [header for theirs in said for header in theirs]
+        check_agreement(headers)
+        return headers
+
+
+def _specs(column: Sequence[Tensor]) -> tuple[tuple[Any, tuple[int, ...]], ...]:
+    return tuple((tensor.dtype, tensor.shape) for tensor in column)
+
+
+def _check_axis(tensor: Tensor, axis: int) -> None:
+    if tensor.ndim == 0:
+        raise ArgumentError("a scalar can't be gathered: it has no axis", fix="give it one: tensor[None]")
+    if not -tensor.ndim <= axis < tensor.ndim:
+        raise ArgumentError(
+            f"axis {axis} does not exist in {describe(tensor.dtype, tensor.shape)}",
+            fix=f"use an axis from {-tensor.ndim} to {tensor.ndim - 1}",
+        )

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes of a job must agree on when they connect."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+
+from stratagem.engines.jax._mesh import Replicas
+from stratagem.engines.jax._peers import Peers
+from stratagem.errors import JobMismatchError, LaunchError
+
+__all__ = ["check"]
+
+_CHIEF = 0
+
+
+def check(peers: Peers, devices: tuple[str, ...], replicas: Replicas) -> None:
+    """See that all processes use the same devices and have as many of them, and share the chief's random states.
+
+    Raises:
+        JobMismatchError: they use different devices.
+        LaunchError: a process has fewer replicas than another.
+    """
+    counts = Counter(device.process_index for device in replicas.devices)
+    per_process = [counts[rank] for rank in range(peers.world_size)]
+    if len(set(per_process)) > 1:
+        raise LaunchError(
+            f"the devices {list(devices)} give the {peers.world_size} processes of this job {per_process} replicas, "
+            "where each needs as many",
+            fix="use a strategy over all devices, or start one process: stratagem run --processes 1 script.py",
+        )
+    peers.noun = "replica" if per_process[0] == 1 else "process"
+    states = (random.getstate(), np.random.get_state()) if peers.rank == _CHIEF else None
+    said = peers.exchange("entering its strategy's scope", (devices, states))
+    for rank, (theirs, _) in enumerate(said):
+        if theirs != devices:
+            raise JobMismatchError(
+                f"process {peers.rank} uses the devices {list(devices)}, but process {rank} uses {list(theirs)}",
+                fix="give the strategy the same devices in every process",
+            )
+    python_state, numpy_state = said[_CHIEF][1]
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras variables as inputs and outputs of compiled functions."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stratagem.engines.jax._mesh import Replicas
+
+__all__ = ["Access", "Variables", "use_access"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a variable's array is read and written.
+
+    Attributes:
+        read: Of a variable, its array.
+        write: Put an array of the right shape and dtype in the place of a variable's array.
+    """
+
+    read: Callable[[Any], jax.Array] = operator.attrgetter("value")
+    write: Callable[[Any, jax.Array], object] = operator.methodcaller("assign")
+
+
+_access = Access(write=lambda variable, value: variable.assign(value))
+
+
+def use_access(access: Access) -> None:
+    """Read and write variables in this way from now on; `keras_fit` knows a faster one than Keras's public names."""
+    global _access
+    _access = access
+
+
+class Variables:
+    """The variables that a function touches.
+
+    Args:
+        read: Those it reads.
+        written: Those it writes.
+        replicas: On whose devices they are to lie, whole; None leaves them where they are.
+    """
+
+    def __init__(self, read: Sequence[Any], written: Sequence[Any], replicas: Replicas | None) -> None:
+        self.written = list(written)
+        changing = {id(variable) for variable in written}
+        self.kept = [variable for variable in read if id(variable) not in changing]
+        self._place = None if replicas is None else replicas.replicated
+
+    def take(self) -> tuple[list[jax.Array], list[jax.Array]]:
+        """The arrays of the written variables, which nobody else holds, and those of the others."""
+        giving = self._placed(self.written)
+        for n, array in enumerate(giving):
+            # Whoever else holds the array, as `kept = variable.value` does, must still have it after it was donated.
+            if sys.getrefcount(array) > _ALONE:
+                giving[n] = jnp.copy(array)
+        return giving, self._placed(self.kept)
+
+    def put(self, arrays: Sequence[jax.Array]) -> None:
+        """New arrays for the written variables."""
+        write = _access.write
+        for variable, array in zip(self.written, arrays, strict=True):
+            write(variable, array)
+
+    def _placed(self, variables: Sequence[Any]) -> list[jax.Array]:
+        arrays = list(map(_access.read, variables))
+        place = self._place
+        if place is None:
+            return arrays
+        for n, array in enumerate(arrays):
+            if array.sharding is not place and array.sharding != place:
+                arrays[n] = jax.device_put(array, place)
+                # Once, not at each call.
+                _access.write(variables[n], arrays[n])
+        return arrays
+
+
+def _references_to_one_held_once() -> int:
+    class Holder:
+        value = object()
+
+    (count,) = [sys.getrefcount(array) for _, array in enumerate([Holder.value])]
+    return count
+
+
+_ALONE = _references_to_one_held_once()

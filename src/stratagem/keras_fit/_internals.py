@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name inside Keras that Stratagem reads without standing in for it: here those of all backends.
+
+`_torch/_internals.py` and `_jax/_internals.py` have the others; what Stratagem stands in for is in each `_hooks.HOOKS`.
+A test finds each private name that this package uses in one of the tables, and another checks that it still is what
+it is used as.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Internal:
+    """One name inside Keras.
+
+    Attributes:
+        owner: Where it is, as a dotted path; of an attribute, the class whose instances have it.
+        name: The name.
+        reason: Why a public one does not do.
+    """
+
+    owner: str
+    name: str
+    reason: str
+
+
+INTERNALS = (
+    Internal("keras.Model", "_compile_loss", "its trackers are the losses of single outputs, which are sums of terms"),
+    Internal("keras.Model", "_flatten_layers", "all layers, nested ones too; `layers` stops at the first level"),
+    Internal("keras.Model", "_loss_tracker", "the metric called loss, which is a sum of terms"),
+    Internal(
+        "keras.Layer",
+        "_non_trainable_variables",
+        "state that a layer keeps; the public list has frozen weights as well",
+    ),
+    Internal("keras.metrics.MeanMetricWrapper", "_fn", "a user's function may give one number for a whole batch"),
+    Internal("keras.src.losses.loss", "apply_mask", "the weights that Keras divides by when there is a mask"),
+    Internal("keras.src.trainers.compile_utils", "CompileMetrics", "a container of metrics inside `model.metrics`"),
+)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every place where Stratagem steps into Keras on jax, in one table.
+
+Each hook stands in for a function of Keras and gets that function as its first argument. None acts unless a model
+that was made under a strategy is running.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+from keras.src.backend.jax import random as jax_random
+from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
+from keras.src.losses import loss as loss_module
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.trainers.trainer import Trainer
+
+from stratagem.engines import select
+from stratagem.engines.jax import JaxEngine
+from stratagem.keras_fit import _attachment, _callbacks
+from stratagem.keras_fit._hook import Hook, Hooks
+from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _seeds
+from stratagem.keras_fit._jax._placement import ahead
+from stratagem.keras_fit._jax._reading import batches_of
+from stratagem.keras_fit._jax._steps import Steps
+
+# One entry for each method of a model that is running, None for models of no strategy.
+_running: list[JaxEngine | None] = []
+
+
+def _engine_of(model: Any, method: str) -> JaxEngine | None:
+    strategy = _attachment.check(model, method)
+    if strategy is None:
+        _attachment.warn_if_alone(model, method)
+        return None
+    strategy.extended.connect()
+    return _engine()
+
+
+def _engine() -> JaxEngine:
+    engine = select.engine()
+    assert isinstance(engine, JaxEngine), "these hooks are installed for it alone"
+    return engine
+
+
+def _init_trainer(original: Callable[..., None], model: Any) -> None:
+    original(model)
+    _attachment.on_created(model)
+
+
+def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    _attachment.check(model, "compile")
+    return original(model, *args, **kwargs)
+
+
+def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """`fit`, `evaluate`, `predict` and their `*_on_batch` versions."""
+    engine = _engine_of(model, original.__name__)
+    outermost = not _running
+    _running.append(engine)
+    try:
+        if engine is not None and outermost and engine.rank != 0 and "callbacks" in inspect.signature(original).parameters:
+            bound = inspect.signature(original).bind(model, *args, **kwargs)
+            bound.arguments["verbose"] = 0
+            bound.arguments["callbacks"] = _callbacks.without_side_effects(bound.arguments.get("callbacks"))
+            return original(*bound.args, **bound.kwargs)
+        return original(model, *args, **kwargs)
+    finally:
+        _running.pop()
+
+
+def _make_function(kind: str) -> Callable[..., Any]:
+    attribute = f"{kind}_function"
+
+    def make(original: Callable[..., Any], model: Any, force: bool = False) -> Any:
+        if _attachment.strategy_of(model) is None:
+            return original(model, force)
+        if getattr(model, attribute) is None or force:
+            steps = _ahead_of_time.instead_of_training(model, kind) or Steps(model, _engine().replicas, kind)
+            setattr(model, attribute, model._make_function(steps, concatenate_outputs=kind == "predict"))
+        return getattr(model, attribute)
+
+    return make
+
+
+def _get_iterator(original: Callable[..., Any], epoch_iterator: Any) -> Iterator[Any]:
+    engine = _running[-1] if _running else None
+    if engine is None:
+        return original(epoch_iterator)
+    return ahead(engine.replicas, iter(batches_of(engine, epoch_iterator.data_adapter)))
+
+
+_FIT = "the loop stays Keras's own; the strategy joins in around it"
+_STEP = "the steps of a model under a strategy are ours"
+_SUMMED = "gradients are summed before they are checked, clipped and applied"
+_MASKS = "Keras's step on jax loses the mask of the predictions, and counts masked entries in metrics"
+
+HOOKS = Hooks(
+    (
+        Hook(JAXTrainer, "__init__", _init_trainer, "every model passes here when it is made"),
+        Hook(Trainer, "compile", _compile, "a model compiled under another strategy is refused here"),
+        *(
+            Hook(JAXTrainer, name, _method, _FIT)
+            for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+        ),
+        *(
+            Hook(JAXTrainer, f"make_{kind}_function", _make_function(kind), _STEP)
+            for kind in ("train", "test", "predict")
+        ),
+        Hook(JAXEpochIterator, "_get_iterator", _get_iterator, "rows go to the replica that computes on them"),
+        Hook(loss_module, "reduce_weighted_values", _losses.reduce_weighted_values, "losses weigh themselves"),
+        Hook(
+            Trainer,
+            "_aggregate_additional_loss",
+            _losses.aggregate_additional_loss,
+            "regularisation counts once, not once per replica",
+        ),
+        Hook(JAXTrainer, "compute_loss_and_updates", _masks.compute_loss_and_updates, _MASKS),
+        Hook(JAXTrainer, "_update_metrics_variables", _masks.update_metrics_variables, _MASKS),
+        Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
+        Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply_scaled, _SUMMED),
+        Hook(jax_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
+        Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on jax"),
+        Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "each replica's own statistics"),
+    )
+)
+
+
+def install() -> None:
+    """Put every hook in place. Idempotent."""
+    HOOKS.install()
+
+
+def uninstall() -> None:
+    """Give Keras its functions back; for tests."""
+    HOOKS.uninstall()

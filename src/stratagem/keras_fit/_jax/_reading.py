@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the batches of a job of several processes come from: the same ones, in the same order, in every process.
+
+Arrays that are the same in every process are read by each of them. Everything else (data sets, loaders, generators,
+arrays that differ because nobody seeded them) is read by the chief, which hands out what it read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from keras import tree
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+from stratagem.engines.jax import JaxEngine
+from stratagem.errors import ReplicaFailedError
+from stratagem.keras_fit._fingerprint import fingerprint
+
+_CHIEF = 0
+
+
+def spans_processes(engine: JaxEngine) -> bool:
+    """Whether the job has replicas in other processes."""
+    return len(engine.local_replica_ids) < engine.num_replicas
+
+
+def batches_of(engine: JaxEngine, adapter: Any) -> Iterator[Any]:
+    """One pass over the data of a Keras data adapter."""
+    if not spans_processes(engine):
+        return adapter.get_jax_iterator()
+    share_random_state(engine)
+    mine = fingerprint(adapter._inputs) if isinstance(adapter, ArrayDataAdapter) else None
+    everyones = [theirs for theirs in engine.all_gather_objects(_from_all(engine, (mine,))) if theirs is not None]
+    if mine is not None and all(theirs == (mine,) for theirs in everyones):
+        return adapter.get_jax_iterator()
+    return _from_chief(engine, iter(adapter.get_jax_iterator()) if engine.rank == _CHIEF else iter(()))
+
+
+def share_random_state(engine: JaxEngine) -> None:
+    """Go on with the chief's random states everywhere: orders and initial weights are drawn from them."""
+    everyones = engine.all_gather_objects(_from_all(engine, (random.getstate(), np.random.get_state())))
+    python, numpy = everyones[_CHIEF]
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+def _from_chief(engine: JaxEngine, read: Iterator[Any]) -> Iterator[Any]:
+    while True:
+        word, batch, error = _next(read) if engine.rank == _CHIEF else ("", None, None)
+        word, batch = engine.all_gather_objects(_from_all(engine, (word, batch)))[_CHIEF]
+        if error is not None:
+            raise error
+        if word == "end":
+            return
+        if word != "batch":
+            raise ReplicaFailedError(f"process {_CHIEF} could not read the next batch: {word}")
+        yield batch
+
+
+def _next(read: Iterator[Any]) -> tuple[str, Any, BaseException | None]:
+    try:
+        return "batch", tree.map_structure(_to_numpy, next(read)), None
+    except StopIteration:
+        return "end", None, None
+    except Exception as error:  # noqa: BLE001 - raised again once the other processes know
+        return f"{type(error).__name__}: {error}", None, error
+
+
+def _to_numpy(part: Any) -> Any:
+    return np.asarray(part) if isinstance(part, jax.Array) else part
+
+
+def _from_all(engine: JaxEngine, mine: Any) -> list[Any]:
+    """One object a local replica, of which the first says something."""
+    return [mine, *[None] * (len(engine.local_replica_ids) - 1)]

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random draws inside a replica's code: different on every replica, reproducible, those of one device on replica 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from keras.random import SeedGenerator
+
+from stratagem.engines.jax._mesh import AXIS
+from stratagem.engines.jax._tracing import in_replica_trace
+from stratagem.keras_fit._jax import _trace
+
+# Odd and without pattern, so that replicas' streams don't meet.
+_STRIDE = 0x9E3779B1
+
+
+def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
+    """`keras.src.backend.jax.random.draw_seed` with the replica mixed into a generator's seed.
+
+    The generator's state advances as on one device, so it stays equal on all replicas. A step over the global batch
+    needs none of this: it draws what one device draws.
+    """
+    drawn = original(seed)
+    if not isinstance(seed, SeedGenerator) or not (_trace.replica_step() or in_replica_trace()):
+        return drawn
+    return drawn.at[0].add(lax.axis_index(AXIS).astype(jnp.uint32) * jnp.uint32(_STRIDE))
