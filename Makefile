@@ -30,6 +30,7 @@ train: setup ## run the main job: MobileNetV2 on photos of solar cells, 2 replic
 
 test: lint types ## lint, types and the whole suite: what CI runs
 	$(BIN)/python -m pytest
+	KERAS_BACKEND=jax $(BIN)/python -m pytest tests/on_jax
 
 lint: setup ## ruff
 	$(BIN)/ruff check .

@@ -4,6 +4,8 @@
     stratagem run --cpu-devices 2 examples/solar_cells.py                         # about 2 minutes on 2 cores
     stratagem run examples/solar_cells.py --image-size 224 --alpha 1 --epochs 5   # the real thing
 
+PyTorch computes; with KERAS_BACKEND=jax before these lines JAX does: slower on CPUs, see docs/torch_or_jax.md.
+
 It trains, prints accuracy and AUC on photos held back, and measures what the replicas bring: the same training
 without distribution, with the same global batch, and with one such batch per replica.
 """
@@ -22,7 +24,6 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import keras
 import numpy as np
-import torch
 from elpv_dataset.utils import load_dataset
 from PIL import Image
 
@@ -75,28 +76,46 @@ class Stopwatch(keras.callbacks.Callback):
         self.seconds.append(time.perf_counter() - self.started)
 
 
+def num_threads():
+    """That this process computes with."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.get_num_threads()
+    return len(os.sched_getaffinity(0))  # jax takes all cores
+
+
 def train(model, data, batch, epochs, verbose):
     """Fit `model`, and return a row of the table."""
     watch = Stopwatch()
     model.fit(*data, batch_size=batch, epochs=epochs, verbose=verbose, callbacks=[watch])
     seconds = statistics.median(watch.seconds[1:] or watch.seconds)
-    row = {"batch": batch, "threads": torch.get_num_threads(), "seconds": seconds, "images": len(data[0]) / seconds}
+    row = {"batch": batch, "threads": num_threads(), "seconds": seconds, "images": len(data[0]) / seconds}
     return row | {"load": os.getloadavg()[0]}
+
+
+def num_processes(strategy):
+    """With PyTorch each replica is a process; with JAX one process has them all."""
+    return strategy.num_replicas_in_sync if keras.backend.backend() == "torch" else 1
+
+
+def on_gpu(strategy):
+    return any("GPU" in device for device in strategy.extended.worker_devices)
 
 
 def train_without_distribution(strategy, chief):
     """The row of plain Keras, on the chief: measured in a process of its own, with the threads of all replicas."""
-    threads = torch.get_num_threads() * (1 if torch.cuda.is_available() else strategy.num_replicas_in_sync)
+    threads = num_threads() * (1 if on_gpu(strategy) else num_processes(strategy))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATAGEM_")}
     environment["OMP_NUM_THREADS"] = str(threads)
     command = [sys.executable, *sys.argv, "--no-distribution"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) if chief else None
 
-    def still_running():
-        return keras.ops.convert_to_tensor(float(process is not None and process.poll() is None))
+    def running():
+        return process is not None and process.poll() is None
 
     # It may take longer than a replica waits for another, so all tell one another that they are there.
-    while float(strategy.reduce("SUM", strategy.run(still_running), axis=None)):
+    while float(strategy.reduce("SUM", strategy.run(keras.ops.convert_to_tensor, args=(float(running()),)), axis=None)):
         time.sleep(1)
     if process is None:
         return None
@@ -106,20 +125,21 @@ def train_without_distribution(strategy, chief):
     return json.loads(output.splitlines()[-1])
 
 
-def print_table(alone, rows, replicas):
+def print_table(alone, rows, strategy):
     print("| training | processes x threads | global batch | s/epoch | images/s | speed-up | efficiency |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    on_gpu = torch.cuda.is_available()
-    for name, processes, row in [("no distribution", 1, alone), *((name, replicas, row) for name, row in rows.items())]:
+    gpu, replicas = on_gpu(strategy), strategy.num_replicas_in_sync
+    for name, row in [("no distribution", alone), *rows.items()]:
+        processes = 1 if row is alone else num_processes(strategy)
         speed_up = alone["seconds"] / row["seconds"]
-        units = processes if on_gpu else processes * row["threads"] / alone["threads"]
+        units = (1 if row is alone else replicas) if gpu else processes * row["threads"] / alone["threads"]
         print(f"| {name} | {processes} x {row['threads']} | {row['batch']} | {row['seconds']:.1f} | ", end="")
         print(f"{row['images']:.0f} | {speed_up:.2f}x | {speed_up / units:.0%} |")
-    shared = "has a GPU to itself" if on_gpu else "has all the replicas' threads to itself"
+    shared = "has a GPU to itself" if gpu else "has all the replicas' threads to itself"
     print(f"No distribution: plain Keras, without Stratagem and its faster kernels; it {shared}.")
-    print(f"Efficiency: speed-up divided by how many times the {'GPUs' if on_gpu else 'threads'} of no distribution.")
+    print(f"Efficiency: speed-up divided by how many times the {'GPUs' if gpu else 'threads'} of no distribution.")
     load = max(row["load"] for row in (alone, *rows.values()))
-    if not on_gpu and load > alone["threads"] + 1:
+    if not gpu and load > alone["threads"] + 1:
         print(f"Other programs kept this machine busy (load {load:.1f}): measure again before you believe the table.")
 
 
@@ -133,7 +153,7 @@ def main():
     strategy = stratagem.MirroredStrategy()
     replicas = strategy.num_replicas_in_sync
     ids = strategy.run(lambda: stratagem.get_replica_context().replica_id_in_sync_group)
-    chief = strategy.experimental_local_results(ids)[0] == 0  # it alone prints
+    chief = int(strategy.experimental_local_results(ids)[0]) == 0  # it alone prints
 
     def say(text):
         if chief:
@@ -155,7 +175,7 @@ def main():
     say(f"With {replicas} times the batch: {large_batch['seconds']:.1f} s per epoch. Now without distribution ...")
     alone = train_without_distribution(strategy, chief)
     if chief:
-        print_table(alone, {"same global batch": same_batch, f"{replicas} times the batch": large_batch}, replicas)
+        print_table(alone, {"same global batch": same_batch, f"{replicas} times the batch": large_batch}, strategy)
 
 
 if __name__ == "__main__":

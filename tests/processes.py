@@ -33,9 +33,9 @@ class Program:
     temporary: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def finish(self) -> tuple[int, str, str]:
+    def finish(self, seconds: float = LIMIT_SECONDS) -> tuple[int, str, str]:
         """Wait for its end; the exit code, stdout and stderr."""
-        out, err = self.process.communicate(timeout=LIMIT_SECONDS)
+        out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
 
     def wait_for(self, path: Path) -> None:

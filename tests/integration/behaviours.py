@@ -112,10 +112,10 @@ def rows_seen(kind: str) -> list[list[list[int]]]:
             epochs.append([])
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.before = np.array(table.get_weights()[0])
+            self.before = np.array(self.model.get_weights()[0])
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            change = self.before - np.array(table.get_weights()[0])
+            change = self.before - np.array(self.model.get_weights()[0])
             epochs[-1].append(np.rint(change[:, 0]).astype(int).tolist())
 
     with _strategy().scope():

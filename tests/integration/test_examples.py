@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import ENGINES, num_processes
+
 STRATAGEM = Path(sys.executable).with_name("stratagem")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
-def run(script: Path, replicas: int) -> subprocess.CompletedProcess[str]:
+def run(script: Path, replicas: int, engine: str = "torch") -> subprocess.CompletedProcess[str]:
     """The script, as a user starts it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("STRATAGEM_")}
     return subprocess.run(
         [str(STRATAGEM), "run", "--cpu-devices", str(replicas), str(script)],
-        env={**inherited, "KERAS_BACKEND": "torch"},
+        env={**inherited, "KERAS_BACKEND": engine},
         capture_output=True,
         encoding="utf-8",
         timeout=200,
@@ -30,10 +32,11 @@ def run(script: Path, replicas: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_custom_loop_prints_the_same_losses_for_any_number_of_replicas() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_custom_loop_prints_the_same_losses_for_any_number_of_replicas(engine: str) -> None:
     printed = []
     for replicas in (1, 2):
-        done = run(EXAMPLES / "custom_loop.py", replicas)
+        done = run(EXAMPLES / "custom_loop.py", replicas, engine)
         assert done.returncode == 0, done.stderr
         printed.append([float(loss) for loss in re.findall(r"epoch \d: loss of the last batch ([\d.]+)", done.stdout)])
     assert len(printed[0]) == 3
@@ -41,10 +44,11 @@ def test_the_custom_loop_prints_the_same_losses_for_any_number_of_replicas() -> 
     assert printed[0][-1] < printed[0][0] / 2
 
 
-def test_the_quickstart_runs() -> None:
-    done = run(EXAMPLES / "quickstart.py", 2)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_quickstart_runs(engine: str) -> None:
+    done = run(EXAMPLES / "quickstart.py", 2, engine)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Number of devices: 2") == 2
+    assert done.stdout.count("Number of devices: 2") == num_processes(engine, 2)
     assert done.stdout.count("Epoch 3/3") == 1
 
 

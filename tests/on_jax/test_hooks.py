@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -97,6 +99,21 @@ def draw() -> None:
     keras.random.normal((2,), seed=keras.random.SeedGenerator(1))
 
 
+def save() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        classifier().save(Path(folder) / "model.keras")
+
+
+def save_weights() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        classifier().save_weights(Path(folder) / "model.weights.h5")
+
+
+def export() -> None:
+    with pytest.raises(ValueError, match="format"):
+        classifier().export("model", format="none that exists")
+
+
 Use = Callable[[], None]
 USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.__init__": (classifier,),
@@ -111,6 +128,9 @@ USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.make_test_function": (evaluate, evaluate_a_batch),
     "JAXTrainer.make_predict_function": (predict, predict_on_batch),
     "JAXEpochIterator._get_iterator": (fit, evaluate, predict),
+    "Model.save": (save,),
+    "Model.save_weights": (save_weights,),
+    "Model.export": (export,),
     "loss.reduce_weighted_values": (fit, call_a_loss),
     "Trainer._aggregate_additional_loss": (fit,),
     "JAXTrainer.compute_loss_and_updates": (fit, evaluate),

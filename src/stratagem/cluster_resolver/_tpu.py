@@ -71,8 +71,9 @@ class TPUClusterResolver(ClusterResolver):
         if self._cpu_devices is None:
             _check(tpu, _tpu_hardware.look(env.inherited()))
         self._job_name = job_name
-        both = coordinator_name and coordinator_address
-        self._coordinator = {coordinator_name: [coordinator_address]} if both else {}
+        self._coordinator: dict[str, list[str]] = {}
+        if coordinator_name and coordinator_address:
+            self._coordinator[coordinator_name] = [coordinator_address]
         self._topology: Topology | None = None
 
     @staticmethod

@@ -187,7 +187,7 @@ class JaxEngine(Engine):
         Args:
             what: What was waited for, such as "a training step".
         """
-        return contextlib.nullcontext() if self._others is None else self._others.naming_the_lost(what)
+        return contextlib.nullcontext() if self.others is None else self.others.naming_the_lost(what)
 
     def value_and_grad(
         self, fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False
@@ -203,14 +203,14 @@ class JaxEngine(Engine):
             variable.assign(jnp.copy(value))
 
     @property
-    def _others(self) -> Peers | None:
+    def others(self) -> Peers | None:
         """The other processes, if this one is connected to them."""
         return None if self._connected is None else self._peers
 
     def _on_each(self, call: Callable[[Collectives], list[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
         """What `call` returns, which lies on all replicas' devices, for each local replica."""
         programs = self._mesh()[1]
-        if self._others is None:
+        if self.others is None:
             results = call(programs)
         else:
             # An error of the devices is only known when they are done.
@@ -231,11 +231,11 @@ class JaxEngine(Engine):
     def _checked(self, headers: Sequence[Header]) -> Sequence[Header]:
         """The headers of all replicas, given those of the local ones; raises where they don't agree."""
         first = headers[0]
-        if self._others is None and all(header.specs == first.specs for header in headers):
+        if self.others is None and all(header.specs == first.specs for header in headers):
             return headers
         headers = [dataclasses.replace(header, where=callers_line(_LIBRARIES)) for header in headers]
-        if self._others is not None:
-            said = self._others.exchange(str(headers[0]), headers)
+        if self.others is not None:
+            said = self.others.exchange(str(headers[0]), headers)
             headers = [header for theirs in said for header in theirs]
         check_agreement(headers)
         return headers

@@ -90,6 +90,27 @@ class Peers:
         self._last = [one.doing for one in said]
         return [one.more for one in said]
 
+    def post(self, notice: str) -> None:
+        """Let `wait_for` return in the other processes, now and later."""
+        self._store.key_value_set_bytes(_notice(notice), b"")
+
+    def wait_for(self, notice: str, rank: int, what: str) -> None:
+        """Return once process `rank` has posted `notice`.
+
+        Raises:
+            CollectiveTimeoutError: it did not in time.
+            ReplicaFailedError: it died, or its program failed.
+            CollectiveMismatchError: its program has ended.
+        """
+        deadline = time.monotonic() + self._timeout_seconds
+        while self._look(_notice(notice)) is None:
+            if (gone := self._gone(rank, what)) is not None:
+                raise gone
+            if time.monotonic() > deadline:
+                missing = {rank: f"somewhere after {self._last[rank]}"}
+                raise _lost.late(missing, self.world_size, self.rank, what, self._timeout_seconds, self.noun)
+            time.sleep(_LOOK_SECONDS / 10)
+
     @contextlib.contextmanager
     def naming_the_lost(self, what: str) -> Iterator[None]:
         """Raise an error of jax's in the block as one that says which process was lost, as far as can be known.
@@ -176,6 +197,10 @@ class Peers:
             else:
                 time.sleep(_LOOK_SECONDS / 10)
         return True
+
+
+def _notice(notice: str) -> str:
+    return f"stratagem/notice/{notice}"
 
 
 def _leave_without_goodbye() -> None:

@@ -62,9 +62,7 @@ class Runner:
                 context = contexts.current()
                 owner = None if context is None else context.strategy
                 try:
-                    return self._functions.run(
-                        fn, args, kwargs, replicas=replicas(), through=_plainly, owner=owner
-                    )
+                    return self._functions.run(fn, args, kwargs, replicas=replicas(), through=_plainly, owner=owner)
                 except AlreadyTraced:
                     pass
             return fn(*args, **kwargs)

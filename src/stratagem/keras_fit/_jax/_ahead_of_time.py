@@ -15,8 +15,8 @@ from stratagem.engines.compiled_step import CompiledStep, refusal_to_json
 from stratagem.engines.jax._ahead_of_time import compile_step
 from stratagem.errors import ArgumentError, ArgumentTypeError, ContextError, StratagemError
 from stratagem.keras_fit import _attachment
-from stratagem.keras_fit._jax._placement import num_rows
 from stratagem.keras_fit._jax._steps import lower_train_step
+from stratagem.keras_fit._rows import num_rows
 
 
 def compile_for(topology: str, model: Any, batch: Any) -> CompiledStep:

@@ -22,10 +22,12 @@ from stratagem.engines import select
 from stratagem.engines.jax import JaxEngine
 from stratagem.keras_fit import _attachment, _callbacks
 from stratagem.keras_fit._hook import Hook, Hooks
-from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _seeds
+from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
 from stratagem.keras_fit._jax._placement import ahead
 from stratagem.keras_fit._jax._reading import batches_of
 from stratagem.keras_fit._jax._steps import Steps
+
+_CHIEF = 0
 
 # One entry for each method of a model that is running, None for models of no strategy.
 _running: list[JaxEngine | None] = []
@@ -62,14 +64,22 @@ def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
     outermost = not _running
     _running.append(engine)
     try:
-        if engine is not None and outermost and engine.rank != 0 and "callbacks" in inspect.signature(original).parameters:
-            bound = inspect.signature(original).bind(model, *args, **kwargs)
-            bound.arguments["verbose"] = 0
-            bound.arguments["callbacks"] = _callbacks.without_side_effects(bound.arguments.get("callbacks"))
-            return original(*bound.args, **bound.kwargs)
-        return original(model, *args, **kwargs)
+        if engine is None or not outermost:
+            return original(model, *args, **kwargs)
+        with engine.naming_the_lost(f"model.{original.__name__}()"):
+            return _outermost(engine, original, model, *args, **kwargs)
     finally:
         _running.pop()
+
+
+def _outermost(engine: JaxEngine, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    parameters = inspect.signature(original)
+    if engine.rank == _CHIEF or "callbacks" not in parameters.parameters:
+        return original(model, *args, **kwargs)
+    bound = parameters.bind(model, *args, **kwargs)
+    bound.arguments["verbose"] = 0
+    bound.arguments["callbacks"] = _callbacks.without_side_effects(bound.arguments.get("callbacks"))
+    return original(*bound.args, **bound.kwargs)
 
 
 def _make_function(kind: str) -> Callable[..., Any]:
@@ -93,6 +103,12 @@ def _get_iterator(original: Callable[..., Any], epoch_iterator: Any) -> Iterator
     return ahead(engine.replicas, iter(batches_of(engine, epoch_iterator.data_adapter)))
 
 
+def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+    if _attachment.strategy_of(model) is None:
+        return original(model, filepath, *args, **kwargs)
+    return _saving.save(_engine(), filepath, lambda: original(model, filepath, *args, **kwargs))
+
+
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
 _STEP = "the steps of a model under a strategy are ours"
 _SUMMED = "gradients are summed before they are checked, clipped and applied"
@@ -111,6 +127,7 @@ HOOKS = Hooks(
             for kind in ("train", "test", "predict")
         ),
         Hook(JAXEpochIterator, "_get_iterator", _get_iterator, "rows go to the replica that computes on them"),
+        *(Hook(keras.Model, name, _save, "one writer") for name in ("save", "save_weights", "export")),
         Hook(loss_module, "reduce_weighted_values", _losses.reduce_weighted_values, "losses weigh themselves"),
         Hook(
             Trainer,

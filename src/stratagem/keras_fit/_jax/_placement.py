@@ -13,11 +13,7 @@ from jax.sharding import NamedSharding
 from keras import tree
 
 from stratagem.engines.jax._mesh import Replicas
-
-
-def num_rows(data: Any) -> int:
-    """Rows of a global batch."""
-    return next(part for part in tree.flatten(data) if part is not None).shape[0]
+from stratagem.keras_fit._rows import num_rows
 
 
 def place_batch(replicas: Replicas, data: Any) -> Any:
@@ -59,7 +55,9 @@ def ahead(replicas: Replicas, batches: Iterator[Any]) -> Iterator[Any]:
     """`batches`, each on the devices; on accelerators the next one is on its way while one is computed on."""
     if replicas.on_cpu:
         # There the copy would only compete with the step.
-        yield from batches
+        for batch in batches:
+            num_rows(batch)  # says so if parts disagree, before Keras gets to feel it
+            yield batch
         return
     placed = (place_batch(replicas, batch) for batch in batches)
     waiting = next(placed, None)

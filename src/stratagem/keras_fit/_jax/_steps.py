@@ -15,7 +15,8 @@ from stratagem.engines.jax._in_flight import InFlight
 from stratagem.engines.jax._mesh import AXIS, Replicas
 from stratagem.keras_fit._jax import _kind, _replica_steps, _trace
 from stratagem.keras_fit._jax._losses import WholeBatchNeeded
-from stratagem.keras_fit._jax._placement import num_rows, place_batch, place_state
+from stratagem.keras_fit._jax._placement import place_batch, place_state
+from stratagem.keras_fit._rows import num_rows
 
 _LOG = logging.getLogger("stratagem")
 

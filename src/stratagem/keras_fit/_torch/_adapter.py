@@ -21,7 +21,8 @@ from stratagem.engines.torch._random_state import share_random_state
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import JobMismatchError, ReplicaFailedError
 from stratagem.keras_fit._fingerprint import fingerprint
-from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut, num_rows
+from stratagem.keras_fit._rows import num_rows
+from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut
 
 _CHIEF = 0
 

@@ -10,7 +10,7 @@ import torch
 from keras import tree
 
 from stratagem.data._split import Share, share_of
-from stratagem.errors import BatchMismatchError
+from stratagem.keras_fit._rows import num_rows
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,6 @@ class BatchLedger:
         return None if known is None else LocalBatch(*known)
 
 
-def num_rows(batch: Any) -> int:
-    """The rows of a batch.
-
-    Raises:
-        BatchMismatchError: its parts disagree.
-    """
-    rows = None
-    for path, part in tree.flatten_with_path(batch):
-        if part is None or getattr(part, "ndim", 0) == 0:
-            continue
-        if rows is None:
-            first, rows = path, int(part.shape[0])
-        elif part.shape[0] != rows:
-            raise BatchMismatchError(
-                f"one batch has {rows} rows in {_place(first)} but {part.shape[0]} rows in {_place(path)}",
-                fix="give inputs, targets and sample weights the same number of rows",
-            )
-    if rows is None:
-        raise BatchMismatchError("a batch has no array with rows in it", fix="give at least one array per batch")
-    return rows
-
-
 def cut(batch: Any, replica: int, num_replicas: int) -> LocalBatch:
     """Replica `replica`'s part of a global batch of tensors; parts without rows go to every replica whole."""
     share = share_of(replica, num_replicas, num_rows(batch))
@@ -78,13 +56,6 @@ def _rows(part: Any, start: int, stop: int) -> Any:
     if part is None or getattr(part, "ndim", 0) == 0:
         return part
     return part[start:stop]
-
-
-def _place(path: tuple[Any, ...]) -> str:
-    names = ("x", "y", "sample_weight")
-    first, *rest = path or (0,)
-    name = names[first] if isinstance(first, int) and first < len(names) else str(first)
-    return name + "".join(f"[{key!r}]" for key in rest)
 
 
 def as_tensors(batch: Any) -> Any:

@@ -17,9 +17,10 @@ from stratagem.data._split import Share
 from stratagem.engines import select
 from stratagem.engines.torch import TorchEngine
 from stratagem.engines.torch._transport import Transport
+from stratagem.keras_fit._rows import num_rows
 from stratagem.keras_fit._step import Step
 from stratagem.keras_fit._torch._adapter import ReplicaDataAdapter
-from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, as_tensors, cut, num_rows
+from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, as_tensors, cut
 from stratagem.keras_fit._torch._seeds import ReplicaRandomState
 from stratagem.keras_fit._torch._steps import SingleSteps, Steps
 
