@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -184,3 +185,22 @@ def test_few_steps_are_in_flight(strategy: Any) -> None:
     for start in range(0, 160, 8):
         _, state = steps(state, (X[start : start + 8], Y[start : start + 8]))
         assert len(steps._in_flight._waiting) <= 8
+
+
+def recurrent() -> Any:
+    inputs = keras.Input(batch_shape=(8, 4, 3))
+    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.LSTM(5, stateful=True)(inputs)))
+
+
+def test_a_model_that_keeps_state_for_each_row_trains_as_on_one_device(strategy: Any) -> None:
+    x, y = RNG.normal(size=(32, 4, 3)).astype("float32"), RNG.normal(size=(32, 1)).astype("float32")
+    weights = []
+    for scope in (contextlib.nullcontext(), strategy.scope()):
+        keras.utils.set_random_seed(2)
+        with scope:
+            model = recurrent()
+            model.compile("sgd", "mse")
+        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for mine, theirs in zip(*weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
