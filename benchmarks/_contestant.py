@@ -32,6 +32,7 @@ class Contestant:
         processes: How many there are.
         threads: Of each process, where torch computes.
         backend: Keras's.
+        devices: Logical CPU devices of each process, where jax computes.
         env: More variables.
     """
 
@@ -39,8 +40,9 @@ class Contestant:
     title: str
     trainer: str
     processes: int
-    threads: int
+    threads: int = 1
     backend: str = "torch"
+    devices: int = 1
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -56,10 +58,13 @@ class Running:
         self._contestant = contestant
         self._workload = workload
         threads = {"OMP_NUM_THREADS": str(contestant.threads)} if contestant.backend == "torch" else {}
+        replicas = contestant.processes * contestant.devices
         self._pool = ReplicaPool(
-            replicas=contestant.processes,
-            cpu_devices=contestant.processes,
-            env={"KERAS_BACKEND": "torch", "TF_CPP_MIN_LOG_LEVEL": "3", **threads, **contestant.env},
+            replicas=replicas,
+            cpu_devices=replicas,
+            # The pool drives torch and jax only.
+            backend="jax" if contestant.backend == "jax" else "torch",
+            env={"TF_CPP_MIN_LOG_LEVEL": "3", **threads, **contestant.env},
         )
 
     def __enter__(self) -> Running:
@@ -82,7 +87,7 @@ class Running:
 
 def _prepare(backend: str, trainer: str, workload: str) -> str:
     global _trainer
-    # The pool drives torch and jax only; Keras reads this when the trainer's module imports it, below.
+    # Keras reads this when the trainer's module imports it, below.
     os.environ["KERAS_BACKEND"] = backend
     _trainer = _late.call(trainer, WORKLOADS[workload])
     _measure(workload, _WARM_UP_STEPS)

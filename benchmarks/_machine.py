@@ -8,7 +8,7 @@ import os
 import platform
 from pathlib import Path
 
-_PACKAGES = ("stratagem", "keras", "torch", "tensorflow-cpu", "tensorflow", "numpy")
+_PACKAGES = ("stratagem", "keras", "torch", "jax", "tensorflow-cpu", "tensorflow", "numpy")
 
 
 def describe() -> str:

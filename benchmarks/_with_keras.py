@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Model.fit` on torch: as Keras has it, or under Stratagem's MirroredStrategy."""
+"""`Model.fit`: as Keras has it, or under Stratagem's MirroredStrategy."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-import torch
+import keras
 from _model import build
 from _workloads import GLOBAL_BATCH, Workload
 
@@ -20,6 +21,12 @@ class PlainFit:
 
     def threads(self) -> str:
         """What each process computes with."""
+        if keras.backend.backend() == "jax":
+            import jax
+
+            return f"{len(jax.devices())} devices on {len(os.sched_getaffinity(0))} cores"
+        import torch
+
         return str(torch.get_num_threads())
 
     def train(self, x: Any, y: Any) -> None:

@@ -14,6 +14,7 @@ class Workload:
 
     Attributes:
         title: For the reader.
+        model: "mlp", "mobilenet" or "transformer".
         input_shape: Of one row.
         classes: How many the model tells apart.
         steps: Of one round, unless the command line says otherwise: some seconds' worth, so that what a call of
@@ -21,13 +22,25 @@ class Workload:
     """
 
     title: str
+    model: str
     input_shape: tuple[int, ...]
     classes: int
     steps: int
 
 
 WORKLOADS = {
-    "mobilenet96": Workload(title="MobileNetV2, 96 x 96", input_shape=(96, 96, 3), classes=2, steps=8),
-    "mobilenet224": Workload(title="MobileNetV2, 224 x 224", input_shape=(224, 224, 3), classes=2, steps=2),
-    "mlp": Workload(title="MLP of 4 x 1024", input_shape=(1024,), classes=10, steps=30),
+    "mobilenet96": Workload(
+        title="MobileNetV2, 96 x 96", model="mobilenet", input_shape=(96, 96, 3), classes=2, steps=8
+    ),
+    "mobilenet224": Workload(
+        title="MobileNetV2, 224 x 224", model="mobilenet", input_shape=(224, 224, 3), classes=2, steps=2
+    ),
+    "mlp": Workload(title="MLP of 4 x 1024", model="mlp", input_shape=(1024,), classes=10, steps=30),
+    "transformer": Workload(
+        title="transformer: 2 blocks, width 128, 64 tokens",
+        model="transformer",
+        input_shape=(64,),
+        classes=10,
+        steps=30,
+    ),
 }

@@ -174,7 +174,7 @@ def _has_process_group() -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("stress") and "stress" not in item.config.getoption("-m"):
+    if item.get_closest_marker("stress") and "stress" not in str(item.config.getoption("-m")):
         pytest.skip("runs with -m stress")
     if item.get_closest_marker("gpu"):
         torch = pytest.importorskip("torch")

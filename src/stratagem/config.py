@@ -46,7 +46,8 @@ def set_logical_cpu_devices(num_devices: int) -> None:
     """Let this host offer `num_devices` CPU devices, "CPU:0" and up, so that any program can be tried on a laptop.
 
     The counterpart of `tf.config.set_logical_device_configuration` for CPUs. Processes that this one starts see the
-    same number. Call it before the first strategy is used.
+    same number. Call it before the first strategy is used, and with jax before anything computes: jax counts its
+    devices once, and a strategy that finds fewer than were asked for raises `ContextError`.
 
     Args:
         num_devices: How many devices, 1 or more.

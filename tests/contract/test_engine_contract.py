@@ -12,6 +12,7 @@ import pytest
 
 from stratagem.engines import select
 from stratagem.engines.base import Engine
+from stratagem.engines.jax import JaxEngine
 from stratagem.engines.torch import TorchEngine
 from stratagem.testing import ReplicaPool
 from stratagem.testing.fake_engine import FakeEngine
@@ -52,7 +53,7 @@ _OWN = {"torch": TORCH_PROMISES, "jax": JAX_PROMISES}
 ALL_PROMISES = {
     engine: {**{name: PROMISES[name] for name in _FIRST}, **own, _LAST: PROMISES[_LAST]} for engine, own in _OWN.items()
 }
-ENGINES: tuple[type[Engine], ...] = (TorchEngine, FakeEngine)
+ENGINES: tuple[type[Engine], ...] = (TorchEngine, JaxEngine, FakeEngine)
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +141,9 @@ def test_an_engine_has_the_signatures_of_the_contract(engine: type[Engine]) -> N
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_says_what_it_is(engine: type[Engine]) -> None:
-    assert engine.name in ("torch", "fake")
-    assert engine.capabilities.many_replicas_per_process == (engine is FakeEngine)
+    assert engine.name in ("torch", "jax", "fake")
+    assert engine.capabilities.many_replicas_per_process == (engine is not TorchEngine)
+    assert engine.capabilities.traced_functions == (engine is JaxEngine)
 
 
 @pytest.mark.parametrize("name", sorted(Engine.__abstractmethods__))

@@ -41,7 +41,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
 MISMATCHES = (
     ("sum of 3", "mean of 3", CollectiveMismatchError, "all_reduce(SUM)", "all_reduce(MEAN)"),
     ("sum of 3", "rows", CollectiveMismatchError, "all_reduce(SUM)", "all_gather(axis=0)"),
-    ("objects", "sum of 3", CollectiveMismatchError, "all_gather_objects", "all_reduce(SUM)"),
+    ("objects", "sum of 3", CollectiveMismatchError, "all_gather_object", "all_reduce(SUM)"),
     ("rows", "columns", CollectiveMismatchError, "axis=0", "axis=1"),
     ("from 0", "from 1", CollectiveMismatchError, "broadcast(source=0)", "broadcast(source=1)"),
     ("barrier a", "barrier b", CollectiveMismatchError, "barrier('a')", "barrier('b')"),
@@ -77,7 +77,8 @@ def make_all_mismatches() -> list[StratagemError | None]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ReplicaPool]:
-    with ReplicaPool(replicas=2 * PROCESSES, backend="jax", processes=PROCESSES) as job:
+    limit = {"STRATAGEM_COLLECTIVE_TIMEOUT_SECONDS": "30"}
+    with ReplicaPool(replicas=2 * PROCESSES, backend="jax", processes=PROCESSES, env=limit) as job:
         yield job
 
 
@@ -104,6 +105,7 @@ def test_all_processes_raise_the_same_error_that_names_both_sides(
 
 def use_other_devices(how: str) -> str:
     engine = select.engine()
+    engine.disconnect()
     devices = list(engine.local_devices())
     if how == "order" and engine.rank == 1:
         devices = devices[::-1]

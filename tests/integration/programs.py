@@ -141,6 +141,7 @@ def data_loader_that_shuffles(scope: Scope) -> dict[str, Any]:
     model = classifier(scope)
     dataset = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     loader = torch.utils.data.DataLoader(dataset, batch_size=16, shuffle=True)
+    torch.manual_seed(3)  # keras.utils.set_random_seed does so only where torch is the backend
     first = model.fit(loader, epochs=2, verbose=0, validation_data=(x, y))
     # Arrays after a loader: what the chief drew while it read must not part the replicas' orders.
     model.fit(x, y, batch_size=16, epochs=1, verbose=0)

@@ -82,6 +82,36 @@ def test_a_backend_that_is_asked_for_wins_over_the_variable(cli: Cli, tmp_path: 
     assert " STRATAGEM_CPU_DEVICES=4 " in out
 
 
+def test_processes_of_jax_share_the_devices(cli: Cli, tmp_path: Path) -> None:
+    options = ("--backend", "jax", "--cpu-devices", "4", "--processes", "2")
+    code, out, err = cli("run", "--dry-run", *options, script(tmp_path, ""))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "2 processes"
+    for rank, line in enumerate(lines[1:]):
+        assert line.startswith(f"[process {rank}/2] STRATAGEM_RANK={rank} STRATAGEM_WORLD_SIZE=2 ")
+        assert " STRATAGEM_CPU_DEVICES=4 " in line
+        assert f" OMP_NUM_THREADS={SHARE} " in line
+
+
+def test_output_of_processes_of_jax_is_marked_as_a_processs(tmp_path: Path) -> None:
+    text = "import os; print(os.environ['STRATAGEM_RANK'])"
+    options = ("--backend", "jax", "--cpu-devices", "4", "--processes", "2")
+    with started(stratagem("run", *options, script(tmp_path, text)), tmp_path) as program:
+        code, out, _ = program.finish()
+    assert code == 0
+    assert sorted(out.splitlines()) == ["[process 0/2] 0", "[process 1/2] 1"]
+
+
+def test_the_process_of_jax_that_failed_first_is_named(tmp_path: Path) -> None:
+    text = "import os, sys, time; rank = int(os.environ['STRATAGEM_RANK']); time.sleep(5 * rank); sys.exit(7 - rank)"
+    options = ("--backend", "jax", "--processes", "3")
+    with started(stratagem("run", *options, script(tmp_path, text)), tmp_path) as program:
+        code, _, err = program.finish()
+    assert code == 7
+    assert "process 0/3 failed first: it ended with exit code 7; the other processes were stopped." in err
+
+
 def test_dry_run_shows_the_command_lines_and_starts_nothing(cli: Cli, tmp_path: Path) -> None:
     name = script(tmp_path, "open('started', 'w')")
     code, out, err = cli("run", "--dry-run", "--cpu-devices", "2", name, "a b", PYTHONUNBUFFERED="")
@@ -115,6 +145,17 @@ def test_dry_run_shows_the_command_lines_and_starts_nothing(cli: Cli, tmp_path: 
             ["--replicas", "3", "--cpu-devices", "2", "x.py"],
             {},
             "stratagem: 3 replicas were asked for, but this host has 2 logical CPU devices\n  fix: ",
+        ),
+        (["--processes", "0", "x.py"], {}, "Error: Invalid value for '--processes': "),
+        (
+            ["--processes", "3", "--cpu-devices", "2", "x.py"],
+            {},
+            "stratagem: 3 processes were asked for, but with torch each of the 2 replicas is one\n  fix: ",
+        ),
+        (
+            ["--backend", "jax", "--processes", "3", "--cpu-devices", "4", "x.py"],
+            {},
+            "stratagem: 4 devices can't be divided among 3 processes\n  fix: ask for 3 devices",
         ),
         (["x.py"], {"STRATAGEM_CPU_DEVICES": "many"}, "stratagem: STRATAGEM_CPU_DEVICES='many' is not a whole number"),
     ],

@@ -286,3 +286,16 @@ def test_numbers_that_do_not_work_are_refused(make: Callable[[], object], error:
 
 def _exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def test_a_pool_of_jax_holds_all_replicas_in_one_process_or_as_many_in_several() -> None:
+    def place() -> tuple[str, str, str]:
+        return tuple(os.environ[name] for name in ("KERAS_BACKEND", "STRATAGEM_WORLD_SIZE", "STRATAGEM_CPU_DEVICES"))
+
+    with ReplicaPool(replicas=4, cpu_devices=4, backend="jax") as pool:
+        assert pool.run(place) == [("jax", "1", "4")]
+        assert repr(pool) == "ReplicaPool(replicas=4, processes=1, alive=True)"
+    with ReplicaPool(replicas=4, cpu_devices=4, backend="jax", processes=2) as pool:
+        assert pool.run(place) == [("jax", "2", "4")] * 2
+        with pytest.raises(ReplicaFailedError, match=r"^process \d/2 failed: ZeroDivisionError"):
+            pool.run(lambda: 1 // 0)

@@ -20,8 +20,8 @@ from stratagem.errors import ArgumentError, LaunchError
 
 _DOES_NOT_FIT = 1
 
-# Nothing is computed on an accelerator, and the program's own words are not to drown in those of libraries.
-_QUIET = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", **NO_TPU_HERE}
+# The program's own words are not to drown in those of libraries.
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", **NO_TPU_HERE}
 
 
 def compile_step(program: str, arguments: Sequence[str], *, topology: str, module: bool, as_json: bool) -> int:
@@ -57,6 +57,7 @@ def compile_step(program: str, arguments: Sequence[str], *, topology: str, modul
             launch.place(replicas=None, cpu_devices=tpu_slice.num_devices, backend="jax", environ=environ, gpus=0),
             variables={
                 **{name: value for name, value in _QUIET.items() if not environ.get(name)},
+                "JAX_PLATFORMS": "cpu",  # whatever the machine has: nothing is computed
                 env.KERAS_BACKEND: "jax",
                 env.COMPILE_FOR: tpu_slice.name,
                 env.COMPILE_REPORT: str(report),

@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
 from stratagem._core import env
 from stratagem.errors import BackendError
@@ -26,7 +26,7 @@ def set_backend(backend: str) -> None:
 
 
 @contextlib.contextmanager
-def variable_unless_set(name: str, value: str) -> Iterator[None]:
+def variable_unless_set(name: str, value: str) -> Generator[None]:
     """Let the variable `name` be `value` inside the block, for a library that reads it there; a user's own stays."""
     if os.environ.get(name):
         yield

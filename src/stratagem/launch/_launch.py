@@ -12,7 +12,9 @@ T = TypeVar("T")
 
 
 def launch(fn: Callable[..., T], replicas: int, args: Sequence[object] = (), cpu_devices: int | None = None) -> list[T]:
-    """Call `fn(*args)` in `replicas` new processes that form one job, and return what each returned.
+    """Call `fn(*args)` in new processes that form one job of `replicas` replicas, and return what each returned.
+
+    With torch each replica is a process; with jax one process holds them all.
 
     The way to several devices from a notebook or a REPL; a script needs no launcher. Inside `fn` make the strategy,
     the model and the data. Has no counterpart in `tf.distribute`, whose replicas are threads.
@@ -20,11 +22,11 @@ def launch(fn: Callable[..., T], replicas: int, args: Sequence[object] = (), cpu
     Args:
         fn: Any function; one of a notebook, a closure or a lambda too.
         replicas: How many.
-        args: The arguments of `fn`, the same for every replica.
+        args: The arguments of `fn`, the same in every process.
         cpu_devices: How many logical CPU devices the processes see; `replicas` of them where there is no GPU.
 
     Returns:
-        The results in the order of the replicas.
+        The results, one per process, in order.
 
     Raises:
         ReplicaFailedError: a replica failed; the text has its traceback.

@@ -96,14 +96,13 @@ def _chosen_devices(engine: Engine, asked: tuple[str, ...]) -> tuple[str, ...]:
         return asked
     present = engine.local_devices()
     job = env.job()
-    if engine.capabilities.many_replicas_per_process:
-        return present
-    wanted = env.replicas() if job is None else job.world_size
+    one_each = job is not None and not engine.capabilities.many_replicas_per_process
+    wanted = job.world_size if job is not None and one_each else env.replicas()
     if wanted is None:
         return present
     if len(present) < wanted:
         raise DeviceError(
-            f"this job has {wanted} processes, but this host has {len(present)} devices: {', '.join(present)}",
+            f"this job has {wanted} {'processes' if one_each else 'replicas'}, but this host has {len(present)} devices: {', '.join(present)}",
             fix=f"start with --replicas {len(present)}, or with --cpu-devices {wanted}",
         )
     return present[:wanted]

@@ -15,7 +15,7 @@ from stratagem._core.input_options import InputOptions, InputReplicationMode
 from stratagem._core.options import RunOptions, ValueContext
 from stratagem.cluster_resolver import ClusterResolver
 from stratagem.engines.compiled_step import CompiledStep
-from stratagem.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from stratagem.errors import ArgumentError, ArgumentTypeError, ContextError, NotBuiltError
 from stratagem.strategies import _collectives
 from stratagem.strategies._extended import StrategyExtended
 

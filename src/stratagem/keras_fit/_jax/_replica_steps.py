@@ -18,6 +18,7 @@ from keras.utils import unpack_x_y_sample_weight
 from stratagem.engines.jax._mesh import AXIS
 from stratagem.keras_fit import _model
 from stratagem.keras_fit._jax import _trace
+from stratagem.keras_fit._jax._losses import WholeBatchNeeded
 
 
 def train(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any]:
@@ -56,6 +57,8 @@ def test(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any
         _, (loss, y_pred, new_non_trainable, added) = model.compute_loss_and_updates(
             trainable, non_trainable, _zeros(metrics), x, y, sample_weight, training=False
         )
+        if loss.ndim > 0:  # without a reduction it is no term of a sum
+            raise WholeBatchNeeded
         _, added = model._update_metrics_variables(added, loss, x, y, y_pred, sample_weight)
     non_trainable, metrics = _joined(model, num_replicas, non_trainable, new_non_trainable, metrics, added)
     return _logs(model, metrics), (trainable, non_trainable, metrics)
