@@ -3,9 +3,29 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 ENGINES = ("torch", "jax")
 
 
 def num_processes(engine: str, replicas: int) -> int:
     """With torch each replica is a process; with jax one process has them all."""
     return replicas if engine == "torch" else 1
+
+
+@contextlib.contextmanager
+def compiling_quickly() -> Iterator[None]:
+    """Leave out most of XLA's optimisations, which take most of the time of small programs; golden cases have them."""
+    import keras
+
+    if keras.backend.backend() != "jax":
+        yield
+        return
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)

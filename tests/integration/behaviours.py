@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.engines import compiling_quickly
+
 
 def _strategy() -> Any:
     import stratagem
@@ -42,7 +44,8 @@ def property_case(rows: int, batch: int, kind: str, weights: list[float] | None,
     """Two epochs over `rows` rows with one kind of loss, on all of the `replicas` devices."""
     strategy = _strategy()
     assert strategy.num_replicas_in_sync == replicas
-    return train_small(strategy.scope, rows, batch, kind, weights)
+    with compiling_quickly():
+        return train_small(strategy.scope, rows, batch, kind, weights)
 
 
 def plain_case(rows: int, batch: int, kind: str, weights: list[float] | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from tests.engines import compiling_quickly
 from tests.integration import programs_jax, programs_training
 from tests.integration.programs import ONE_ENGINE, PROGRAMS
 
@@ -21,7 +22,8 @@ def run_under_strategy(name: str, replicas: int) -> dict[str, Any]:
     keras.utils.clear_session()
     strategy = stratagem.MirroredStrategy()
     assert strategy.num_replicas_in_sync == replicas
-    return PROGRAMS[name](strategy.scope)
+    with compiling_quickly():
+        return PROGRAMS[name](strategy.scope)
 
 
 def run_plain(name: str) -> dict[str, Any]:
@@ -29,4 +31,5 @@ def run_plain(name: str) -> dict[str, Any]:
     import keras
 
     keras.utils.clear_session()
-    return PROGRAMS[name](contextlib.nullcontext)
+    with compiling_quickly():
+        return PROGRAMS[name](contextlib.nullcontext)

@@ -15,6 +15,8 @@ from tests.integration.program_runner import ONE_ENGINE, PROGRAMS, run_plain, ru
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TOLERANCE = {"mixed_float16_with_loss_scaling": 2e-3}
+# On jax Keras alone loses the masks before its metrics; what is right is what it gives on torch.
+PLAIN_ENGINE = {"masked_sequences": "torch"}
 
 
 def assert_equal_results(actual: Any, expected: Any, tolerance: float, path: str = "") -> None:
@@ -54,7 +56,7 @@ def plain(name: str, engine: str, replica_pool: Any) -> Any:
     ],
 )
 def test_a_program_gives_the_results_of_one_device(name: str, engine: str, replicas: int, replica_pool: Any) -> None:
-    expected = plain(name, engine, replica_pool)
+    expected = plain(name, PLAIN_ENGINE.get(name, engine), replica_pool)
     results = replica_pool(replicas, backend=engine).run(run_under_strategy, name, replicas, timeout_seconds=200)
     assert len(results) == num_processes(engine, replicas)
     assert_same_on_all_replicas(results)

@@ -106,3 +106,12 @@ def test_a_task_that_is_alone_says_whom_it_waited_for(tmp_path: Path, task: str,
         code, _, err = program.finish(seconds=90.0)
     assert code == 1
     assert f"CollectiveTimeoutError: {text.format(port=port)}\n  fix: " in err
+
+
+def test_a_process_in_which_jax_started_too_early_says_so(tmp_path: Path) -> None:
+    name = script(tmp_path, "import jax; jax.numpy.ones(1)\n" + SHOW.format(kind="MirroredStrategy"))
+    with started(stratagem("run", "--processes", "2", name), tmp_path, JAX) as program:
+        code, _, err = program.finish(seconds=90.0)
+    assert code == 1
+    assert "ContextError: jax has started before this process joined its job" in err
+    assert "fix: make the strategy before anything computes with jax" in err

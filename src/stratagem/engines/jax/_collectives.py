@@ -17,6 +17,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from stratagem._core.enums import Reduction
+from stratagem.engines.jax._in_flight import InFlight
 from stratagem.engines.jax._mesh import AXIS, Replicas
 
 __all__ = ["Collectives"]
@@ -40,6 +41,7 @@ class Collectives:
         self._replicas = replicas
         self._local_devices = [replicas.devices[replica] for replica in replicas.local_ids]
         self._programs: dict[Any, Callable[..., Any]] = {}
+        self._in_flight = InFlight(replicas.on_cpu)
 
     def all_reduce(self, op: Reduction, columns: Columns) -> list[jax.Array]:
         """Each place of the columns, reduced over the replicas."""
@@ -100,6 +102,7 @@ class Collectives:
             [self._joined([column[n] for column in columns], 0) for n in arrays],
             [self._joined(parts, 0) for parts in zip(*stacks, strict=True)],
         )
+        self._in_flight.note([*whole, *single])
         order = [*arrays, *(n for places in scalars.values() for n in places)]
         found = dict(zip(order, [*whole, *single], strict=True))
         return [found[n] for n in range(len(order))]
@@ -109,12 +112,16 @@ class Collectives:
         longest = max(sizes)
         if len(set(sizes)) == 1:
             spread = self._program("spread", lambda: jax.jit(lambda x: x, out_shardings=self._replicas.replicated))
-            return spread(self._joined(parts, axis))
+            return self._noted(spread(self._joined(parts, axis)))
         padded = [_pad(part, axis, longest) for part in parts]
         program = self._program(
             ("gather", axis, sizes), lambda: self._mapped(functools.partial(_gather, axis=axis, sizes=sizes))
         )
-        return program(self._joined([part[None] for part in padded], 0))
+        return self._noted(program(self._joined([part[None] for part in padded], 0)))
+
+    def _noted(self, result: jax.Array) -> jax.Array:
+        self._in_flight.note(result)
+        return result
 
     def _joined(self, parts: Sequence[jax.Array], axis: int) -> jax.Array:
         """The replicas' parts as one array that is divided among them along `axis`; nothing is copied."""

@@ -12,6 +12,7 @@ import jax
 from stratagem import launch
 from stratagem._core import env
 from stratagem.engines.jax import _libtpu
+from stratagem.engines.jax._mesh import Device
 from stratagem.errors import ContextError
 
 __all__ = ["Devices"]
@@ -61,13 +62,13 @@ class Devices:
             return cpus
         return tuple(name for name in names if name not in cpus) or cpus
 
-    def find(self, name: str) -> jax.Device:
+    def find(self, name: str) -> Device:
         """The device behind a name such as "GPU:1"."""
         return self._named()[name]
 
-    def _named(self) -> dict[str, jax.Device]:
+    def _named(self) -> dict[str, Device]:
         accelerators = [device for device in jax.devices() if device.platform != "cpu"]
-        found: dict[str, jax.Device] = {}
+        found: dict[str, Device] = {}
         counts = dict.fromkeys(_PREFIXES.values(), 0)
         for device in [*_in_order(accelerators), *self._used_cpus()]:
             kind = _PREFIXES.get(device.platform)
@@ -76,7 +77,7 @@ class Devices:
                 counts[kind] += 1
         return found
 
-    def _used_cpus(self) -> Iterator[jax.Device]:
+    def _used_cpus(self) -> Iterator[Device]:
         """The CPU devices; of more than were asked for, the first of each process."""
         share = self._share()
         for _, devices in groupby(_cpus(), key=lambda device: device.process_index):
@@ -97,18 +98,18 @@ class Devices:
         return None if asked is None else max(1, asked // self._sharers)
 
 
-def _cpus() -> list[jax.Device]:
+def _cpus() -> list[Device]:
     try:
         return _in_order(jax.devices("cpu"))
     except RuntimeError:  # JAX_PLATFORMS leaves them out
         return []
 
 
-def _in_order(devices: list[jax.Device]) -> list[jax.Device]:
+def _in_order(devices: list[Device]) -> list[Device]:
     return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
 def _expected() -> int | None:
     """How many CPU devices jax is going to have in this process, by whatever says so."""
-    configured = jax.config.jax_num_cpu_devices
+    configured: int = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 - type checkers do not know it
     return configured if configured > 0 else env.xla_cpu_devices()

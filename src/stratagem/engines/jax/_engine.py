@@ -84,6 +84,7 @@ class JaxEngine(Engine):
         mesh = self._mesh_on(wanted)
         if self._peers is not None:
             _job.check(self._peers, wanted, mesh[0])
+            _job.try_out(self._peers, mesh[1], len(mesh[0].local_ids))
         self._connected, self._devices = mesh, wanted
         state.mark_connected()
 

@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from stratagem._core.enums import Reduction
+from stratagem.engines.jax._collectives import Collectives
 from stratagem.engines.jax._mesh import Replicas
 from stratagem.engines.jax._peers import Peers
 from stratagem.errors import JobMismatchError, LaunchError
 
-__all__ = ["check"]
+__all__ = ["check", "try_out"]
 
 _CHIEF = 0
 
@@ -44,3 +51,31 @@ def check(peers: Peers, devices: tuple[str, ...], replicas: Replicas) -> None:
     python_state, numpy_state = said[_CHIEF][1]
     random.setstate(python_state)
     np.random.set_state(numpy_state)
+
+
+def try_out(peers: Peers, programs: Collectives, num_local: int) -> None:
+    """Make a first collective, which opens the connections between the processes.
+
+    Raises:
+        ReplicaFailedError: a process was lost, or can't be reached.
+    """
+    with peers.naming_the_lost("the first collective"), _quiet_stdout():
+        jax.block_until_ready(programs.all_reduce(Reduction.SUM, [[jnp.zeros(1)]] * num_local))
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Nothing is written to this process's stdout inside the block: gloo tells there of each of its connections."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # it is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stratagem._core import env
 from stratagem._core.cluster import Cluster
@@ -19,6 +19,7 @@ __all__ = ["meet_at_address", "meet_in_folder"]
 
 _POLL_SECONDS = 0.01
 _RETRY_SECONDS = 0.1
+_SILENCE_SECONDS = 2.0  # of one that connects and then says nothing, as port scanners do
 _SAME_SCOPE = "make every process of the job make the same strategy and use it"
 
 
@@ -68,7 +69,7 @@ def _receive(cluster: Cluster, timeout_seconds: float) -> None:
             listener.settimeout(max(_POLL_SECONDS, deadline - time.monotonic()))
             try:
                 peer = opened.enter_context(listener.accept()[0])
-                peer.settimeout(max(_POLL_SECONDS, deadline - time.monotonic()))
+                peer.settimeout(_SILENCE_SECONDS)
                 rank = int(peer.makefile().readline() or -1)
             except (TimeoutError, ValueError):
                 if time.monotonic() < deadline:
@@ -112,8 +113,7 @@ def _call(cluster: Cluster, timeout_seconds: float) -> None:
         time.sleep(_RETRY_SECONDS)  # it does not listen yet, or was not a task of ours
 
 
-def _answer(peers: object, problem: str) -> None:
-    assert hasattr(peers, "__iter__")
+def _answer(peers: Iterable[socket.socket], problem: str) -> None:
     for peer in peers:
         with contextlib.suppress(OSError):  # it has gone
             peer.sendall(f"{problem}\n".encode())

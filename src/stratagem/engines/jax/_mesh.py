@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["AXIS", "Replicas"]
+__all__ = ["AXIS", "Device", "Replicas"]
 
 AXIS = "replica"
+Device = Any  # jax.Device, which type checkers take for a variable
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Replicas:
     local_ids: tuple[int, ...]
 
     @classmethod
-    def on(cls, devices: Sequence[jax.Device]) -> Replicas:
+    def on(cls, devices: Sequence[Device]) -> Replicas:
         """Replica i on `devices[i]`."""
         mesh = Mesh(np.array(devices, dtype=object), (AXIS,))
         mine = jax.process_index()
@@ -49,7 +51,7 @@ class Replicas:
         return self.mesh.size
 
     @property
-    def devices(self) -> tuple[jax.Device, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """Each replica's device."""
         return tuple(self.mesh.devices.flat)
 
