@@ -30,6 +30,16 @@ def test_step_time_compares_all_contestants() -> None:
         assert ratio == pytest.approx(times[above] / times[below], rel=0.05)
 
 
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
+def test_step_time_on_jax_compares_the_loops_of_two_devices(model: str) -> None:
+    options = ("--model", model, "--starts", "1", "--rounds", "1", "--steps", "2", "--only", "s2", "h2", "k2")
+    output = _run("step_time_jax.py", *options)
+    times = {row[0]: float(row[4]) for row in _rows(output, columns=6)}
+    assert list(times) == ["s2", "h2", "k2"]
+    assert all(milliseconds > 0 for milliseconds in times.values())
+    assert [row[0] for row in _rows(output, columns=4)] == ["s2/h2", "s2/k2"]
+
+
 def test_all_reduce_measures_each_size() -> None:
     output = _run("all_reduce.py", "--sizes", "1", "2", "--rounds", "2")
     rows = _rows(output, columns=5)

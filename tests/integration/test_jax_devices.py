@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logical CPU devices with jax: one wish, said in any of the ways there are, and what is said when it comes too late."""
+"""Logical CPU devices with jax: one wish, said in any of the ways there are, and what is said if it comes too late."""
 
 from __future__ import annotations
 

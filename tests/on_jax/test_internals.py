@@ -46,6 +46,13 @@ def test_every_row_is_checked_and_has_its_reason() -> None:
     assert all(internal.reason for internal in INTERNALS)
 
 
+@check("keras.Variable", "_value")
+def _a_variable_has_the_array_that_it_is_given() -> None:
+    variable, array = keras.Variable([1.0, 2.0]), jnp.asarray([3.0, 4.0])
+    variable._value = array
+    assert variable.value is array
+
+
 @check("keras.Model", "_get_jax_state")
 @check("keras.Model", "_symbolic_build")
 def _the_state_is_four_lists_in_the_order_of_keras_s_steps() -> None:

@@ -23,7 +23,7 @@ API: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("tf_distrib
 
 # A class that takes no arguments of its own, or a tuple whose fields are checked instead.
 NO_SIGNATURE = "(self, /, *args, **kwargs)"
-OURS = {"__version__", "config", "errors", "launch", "testing", "tpu", "value_and_grad"}
+OURS = {"__version__", "config", "errors", "function", "launch", "testing", "tpu", "value_and_grad"}
 ELSEWHERE = {"AutoShardPolicy", "VariableAggregation", "VariableSynchronization"}  # in tf or tf.data
 MODULES = {"cluster_resolver", "coordinator", "experimental"}
 

@@ -18,6 +18,7 @@ from stratagem.strategies._current import (
 )
 from stratagem.strategies._default import DefaultStrategy
 from stratagem.strategies._extended import StrategyExtended
+from stratagem.strategies._function import function
 from stratagem.strategies._gradients import value_and_grad
 from stratagem.strategies._mirrored import MirroredStrategy
 from stratagem.strategies._multi_worker import MultiWorkerMirroredStrategy
@@ -50,6 +51,7 @@ __all__ = [
     "StrategyExtended",
     "TPUStrategy",
     "experimental_set_strategy",
+    "function",
     "get_replica_context",
     "get_strategy",
     "has_strategy",

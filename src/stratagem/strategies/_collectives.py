@@ -106,7 +106,9 @@ def gather(engine: Collectives, value: Any, axis: int) -> tuple[Any, ...]:
     moving = [n for n, leaf in enumerate(leaves) if isinstance(leaf, values.DistributedValues)]
     if (stacks := _stacks([leaves[n] for n in moving], num_local)) is not None:
         _check_axis("strategy.gather", axis, stacks)
-        return (_filled(value, leaves, moving, [stack.gather(axis % len(stack.shape)) for stack in stacks]),) * num_local
+        return (
+            _filled(value, leaves, moving, [stack.gather(axis % len(stack.shape)) for stack in stacks]),
+        ) * num_local
     columns = [[values.local(leaves[n], local, num_local) for n in moving] for local in range(num_local)]
     tensors = [_gatherable(engine, "strategy.gather", column, axis) for column in columns]
     gathered = engine.all_gather(tensors, axis) if moving else [()] * num_local
@@ -132,9 +134,7 @@ def _stacks(leaves: Sequence[Any], num_local: int) -> list[values.Stack] | None:
     return stacks or None
 
 
-def _reduce_stacks(
-    op: Reduction, stacks: Sequence[values.Stack], dims: tuple[int, ...] | None
-) -> list[Tensor]:
+def _reduce_stacks(op: Reduction, stacks: Sequence[values.Stack], dims: tuple[int, ...] | None) -> list[Tensor]:
     _refuse_bools("strategy.reduce", stacks)
     for stack in stacks:
         _check_dims("strategy.reduce", stack, dims or ())

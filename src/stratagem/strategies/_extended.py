@@ -154,7 +154,9 @@ class StrategyExtended(ABC):
         made = [make(replica) for replica in self.engine.local_replica_ids]
         if self.num_replicas > 1 or self.wraps_single_values:
             ids = self.engine.local_replica_ids
-            return values.regroup(made, ids, lambda *given: self.engine.per_replica(PerReplica(*given)), keep_none=False)
+            return values.regroup(
+                made, ids, lambda *given: self.engine.per_replica(PerReplica(*given)), keep_none=False
+            )
         return made[0]
 
     def reduce_to(
@@ -266,6 +268,9 @@ class StrategyExtended(ABC):
 
     def _contexts_meeting_at(self, point: MergePoint | None) -> tuple[ReplicaContext, ...]:
         return tuple(ReplicaContext.at(self._container, replica, point) for replica in self.engine.local_replica_ids)
+
+    def _per_replica(self, parts: Sequence[Any], replica_ids: Sequence[int]) -> values.DistributedValues:
+        return self.engine.per_replica(PerReplica(parts, replica_ids))
 
     def _placed(self, results: Sequence[Any], destination: object) -> Any:
         if self.num_replicas == 1 or isinstance(destination, str):

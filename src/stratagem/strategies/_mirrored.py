@@ -102,7 +102,8 @@ def _chosen_devices(engine: Engine, asked: tuple[str, ...]) -> tuple[str, ...]:
         return present
     if len(present) < wanted:
         raise DeviceError(
-            f"this job has {wanted} {'processes' if one_each else 'replicas'}, but this host has {len(present)} devices: {', '.join(present)}",
+            f"this job has {wanted} {'processes' if one_each else 'replicas'}, "
+            f"but this host has {len(present)} devices: {', '.join(present)}",
             fix=f"start with --replicas {len(present)}, or with --cpu-devices {wanted}",
         )
     return present[:wanted]

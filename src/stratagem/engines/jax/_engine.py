@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -19,13 +19,16 @@ import numpy as np
 from stratagem._core import env, state
 from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
+from stratagem._core.values import DistributedValues
 from stratagem.engines._header import Header, callers_line, check_agreement, describe
-from stratagem.engines.base import Capabilities, Engine, Tensor
-from stratagem.engines.jax import _job, _peers
+from stratagem.engines.base import Capabilities, Engine, ReplicaEntry, Tensor
+from stratagem.engines.jax import _differentiation, _job, _peers, _tracing
 from stratagem.engines.jax._collectives import Collectives
 from stratagem.engines.jax._devices import Devices
 from stratagem.engines.jax._mesh import Replicas
 from stratagem.engines.jax._peers import Peers
+from stratagem.engines.jax._run import Runner
+from stratagem.engines.jax._stacks import stacked
 from stratagem.errors import ArgumentError, ArgumentTypeError
 
 T = TypeVar("T")
@@ -45,6 +48,7 @@ class JaxEngine(Engine):
         self._present: Devices | None = None
         self._devices: tuple[str, ...] | None = None
         self._connected: tuple[Replicas, Collectives] | None = None
+        self._runner = Runner()
         self._made: dict[tuple[str, ...], tuple[Replicas, Collectives]] = {}
 
     @property
@@ -111,6 +115,8 @@ class JaxEngine(Engine):
 
     @property
     def local_replica_ids(self) -> tuple[int, ...]:
+        if _tracing.in_replica_trace():
+            return (_tracing.replica_id(),)  # pyright: ignore[reportReturnType] - a traced int of whoever runs it
         return (0,) if self._connected is None else self._connected[0].local_ids
 
     @property
@@ -155,7 +161,25 @@ class JaxEngine(Engine):
             futures = [pool.submit(call, local) for local in range(len(args))]
         return tuple(future.result() for future in futures)
 
+    @property
+    def is_tracing(self) -> bool:
+        return _tracing.in_replica_trace()
+
+    def run_traced(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], inside: ReplicaEntry
+    ) -> Any:
+        with self.naming_the_lost("strategy.run"):
+            return self._runner.run(self.replicas, fn, args, kwargs, inside)
+
+    def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
+        return fn if jit_compile is False else self._runner.compiled(lambda: self.replicas, fn)
+
+    def per_replica(self, values: DistributedValues) -> DistributedValues:
+        return stacked(values, self.replicas)
+
     def all_reduce(self, op: Reduction, values: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
+        if self.is_tracing:
+            return (_tracing.all_reduce(op, values[0]),)
         for tensor in values[0]:
             if tensor.dtype == jnp.bool_:
                 raise ArgumentTypeError(
@@ -168,6 +192,8 @@ class JaxEngine(Engine):
     def all_gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> tuple[tuple[Tensor, ...], ...]:
         for tensor in values[0]:
             _check_axis(tensor, axis)
+        if self.is_tracing:
+            return (_tracing.all_gather(values[0], axis),)
         lengths = self._agree(f"all_gather(axis={axis})", values, free_axis=axis)
         return self._on_each(lambda programs: programs.all_gather(values, axis, lengths))
 
@@ -176,6 +202,8 @@ class JaxEngine(Engine):
         return tuple(header.details for header in self._checked(headers))
 
     def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:
+        if self.is_tracing:
+            return (_tracing.broadcast(values[0], source),)
         self._agree(f"broadcast(source={source})", values)
         return self._on_each(lambda programs: programs.broadcast(values, source))
 
@@ -193,7 +221,7 @@ class JaxEngine(Engine):
     def value_and_grad(
         self, fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False
     ) -> Callable[..., tuple[Any, list[Tensor | None]]]:
-        raise NotImplementedError
+        return _differentiation.value_and_grad(fn, variables, has_aux)
 
     def snapshot(self, variables: Sequence[Any]) -> list[Tensor]:
         return [jnp.copy(variable.value) for variable in variables]

@@ -29,7 +29,7 @@ class Identity:
         self._held: list[Any] = []
         self.key = (self._of(fn, _DEPTH), *(self._same(owner) for owner in owners))
 
-    def hold(self, forget: Callable[[], None]) -> list[Any]:
+    def hold(self, forget: Callable[[], object]) -> list[Any]:
         """Call `forget` when an object in the key is gone; what can't be watched is returned, to be kept alive."""
         kept: list[Any] = []
         for held in self._held:

@@ -150,7 +150,7 @@ class _ReplicaScope(Inner):
     def first_value(self, variable: Any) -> Any:
         value = super().first_value(variable)
         if self._replicas.size > 1 and variable.aggregation == "sum" and self.will_write(variable):
-            return jnp.where(_tracing.replica_id() == 0, value, jnp.zeros_like(value))
+            return jnp.where(_tracing.replica_id() == 0, value, jnp.zeros(value.shape, value.dtype))
         return value
 
     def add_update(self, update: tuple[Any, Any]) -> None:

@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import keras
 
+from stratagem.engines.jax._mesh import Replicas
+
 __all__ = ["Discovery", "Inner", "Missed", "Tracked", "innermost", "mirrored_writes"]
 
 
@@ -17,6 +19,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.scopes: list[Tracked] = []
         self.mirrored = 0
+        self.asking = False
 
 
 _THREAD = _Thread()
@@ -51,6 +54,7 @@ class Tracked(keras.StatelessScope):
     Attributes:
         read, written: The variables, by their identity, in the order of the first time.
         diverging: The identities of those written at least once with a value of the replica's own.
+        replicas: Those that a function inside was run on, or None; the variables have to lie on their devices.
     """
 
     def __init__(self) -> None:
@@ -58,7 +62,7 @@ class Tracked(keras.StatelessScope):
         self.read: dict[int, Any] = {}
         self.written: dict[int, Any] = {}
         self.diverging: set[int] = set()
-        self._asking = False
+        self.replicas: Replicas | None = None
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -71,11 +75,11 @@ class Tracked(keras.StatelessScope):
 
     def get_current_value(self, variable: Any) -> Any:
         """The value that code inside sees."""
+        if _THREAD.asking:
+            return None
         value = self.state_mapping.get(id(variable))
         if value is not None:
             return value
-        if self._asking:
-            return None
         self.read[id(variable)] = variable
         return self.first_value(variable)
 
@@ -89,12 +93,16 @@ class Tracked(keras.StatelessScope):
 
     def first_value(self, variable: Any) -> Any:
         """The value of a variable that was not written inside."""
-        # Without an answer from the scope, Keras goes to the variable itself.
-        self._asking = True
+        # Without an answer from the innermost scope, Keras goes to the variable itself.
+        _THREAD.asking = True
         try:
             return variable.value
         finally:
-            self._asking = False
+            _THREAD.asking = False
+
+    def note_replicas(self, replicas: Replicas) -> None:
+        """Code inside runs a function on `replicas`."""
+        self.replicas = replicas
 
     def will_write(self, variable: Any) -> bool:
         """Whether code inside may write the variable, as far as is known."""

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from jax import core
 
 from stratagem._core import nest
 from stratagem._core.values import DistributedValues, PerReplica
@@ -104,7 +105,7 @@ def _own(signature: Signature, leaf: DistributedValues) -> None:
         handler = _HANDLERS.get(type(only)) or _handler(type(only))
         return handler(signature, only)
     whole = stack_of(leaf, signature._replicas, signature._call).whole
-    if isinstance(whole, jax.core.Tracer):
+    if isinstance(whole, core.Tracer):
         raise AlreadyTraced
     signature.given.append(whole)
     signature._parts.append((_OWN, whole.shape, whole.dtype))
@@ -143,14 +144,14 @@ def _static(signature: Signature, leaf: Any) -> None:
     signature._parts.append(_Static(leaf))
 
 
-def _traced(signature: Signature, leaf: Any) -> None:
+def _traced(_signature: Signature, _leaf: Any) -> None:
     raise AlreadyTraced
 
 
 def _handler(kind: type) -> _Handler:
     for base, handler in (
         (DistributedValues, _own),
-        (jax.core.Tracer, _traced),
+        (core.Tracer, _traced),
         (jax.Array, _array),
         ((np.ndarray, np.generic), _numpy),
         (bool, _static),

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core
 
 from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues, Stack
@@ -110,7 +111,7 @@ def _kind(part: Any) -> tuple[Any, ...]:
 
 
 def _stack(parts: Sequence[Any], replicas: Replicas) -> ArrayStack:
-    if any(isinstance(part, jax.core.Tracer) for part in parts):
+    if any(isinstance(part, core.Tracer) for part in parts):
         return ArrayStack(jnp.stack(parts), replicas)
     if len(parts) == replicas.size and all(isinstance(part, np.ndarray) for part in parts):
         return ArrayStack(jax.device_put(np.stack(parts), replicas.sharded), replicas)
@@ -122,7 +123,7 @@ def _stack(parts: Sequence[Any], replicas: Replicas) -> ArrayStack:
 
 @functools.lru_cache(maxsize=64)
 def _taking_apart(replicas: Replicas) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
-    return jax.jit(lambda whole: tuple(whole), out_shardings=replicas.replicated)
+    return jax.jit(tuple, out_shardings=replicas.replicated)
 
 
 @functools.lru_cache(maxsize=64)

@@ -152,6 +152,7 @@ class _Compiled:
         self._call: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
         self._variables: Variables | None = None
         self._jitted: Any = None
+        self._on_replicas = False
         self._results: Results | None = None
 
     def __call__(self, call: Callable[[tuple[Any, ...], dict[str, Any]], Any], given: Sequence[Any]) -> Any:
@@ -211,7 +212,7 @@ class _Compiled:
         pairs = [*zip(variables.written, changing, strict=True), *zip(variables.kept, kept, strict=True)]
         with _Bound(pairs, variables.written) as scope:
             results = Results(self._result(given))
-            state = [scope.get_current_value(variable) for variable in variables.written]
+            state = [_strong(scope.get_current_value(variable)) for variable in variables.written]
         arrays = results.arrays
         self._results = results.without_arrays()
         # Something that is never donated, to tell by when the function is done.
@@ -220,6 +221,10 @@ class _Compiled:
     def _result(self, given: Sequence[Any]) -> Any:
         assert self._call is not None, "traced during a call"
         return self._call(*rebuilt(self._key, given, self._replicas))
+
+
+def _strong(value: Any) -> jax.Array:
+    return jnp.asarray(value, value.dtype)
 
 
 class _Bound(Inner):

@@ -26,8 +26,8 @@ class Access:
         write: Put an array of the right shape and dtype in the place of a variable's array.
     """
 
+    write: Callable[[Any, jax.Array], object]
     read: Callable[[Any], jax.Array] = operator.attrgetter("value")
-    write: Callable[[Any, jax.Array], object] = operator.methodcaller("assign")
 
 
 _access = Access(write=lambda variable, value: variable.assign(value))
@@ -72,13 +72,18 @@ class Variables:
     def _placed(self, variables: Sequence[Any]) -> list[jax.Array]:
         arrays = list(map(_access.read, variables))
         place = self._place
-        if place is None:
-            return arrays
         for n, array in enumerate(arrays):
-            if array.sharding is not place and array.sharding != place:
-                arrays[n] = jax.device_put(array, place)
+            right = array
+            if array.weak_type:
+                # A step's results never are, so the second call would be traced anew.
+                right = jnp.asarray(array, array.dtype)
+            if place is not None and right.sharding is not place and right.sharding != place:
+                # Not sharing memory: whoever else holds the array must still have it after this one was donated.
+                right = jax.device_put(jnp.copy(right), place)
+            if right is not array:
                 # Once, not at each call.
-                _access.write(variables[n], arrays[n])
+                arrays[n] = right
+                _access.write(variables[n], right)
         return arrays
 
 

@@ -124,6 +124,9 @@ class TorchEngine(Engine):
         with self._transport.in_run():
             return (fn(*args[0], **kwargs[0]),)
 
+    def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
+        return torch.compile(fn) if jit_compile else fn
+
     def all_reduce(self, op: Reduction, values: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
         return (_autograd.all_reduce(self._transport, op, values[0]),)
 

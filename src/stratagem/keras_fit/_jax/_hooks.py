@@ -20,6 +20,7 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem.engines import select
 from stratagem.engines.jax import JaxEngine
+from stratagem.engines.jax._variables import Access, use_access
 from stratagem.keras_fit import _attachment, _callbacks
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
@@ -149,6 +150,12 @@ HOOKS = Hooks(
 def install() -> None:
     """Put every hook in place. Idempotent."""
     HOOKS.install()
+    use_access(Access(write=_write))
+
+
+def _write(variable: Any, array: Any) -> None:
+    # `assign` would look at shape and dtype again, for each of hundreds of variables at each call of a step.
+    variable._value = array
 
 
 def uninstall() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from stratagem.keras_fit._internals import Internal
 
 INTERNALS = (
+    Internal("keras.Variable", "_value", "the array, to be replaced by one that is known to be right"),
     Internal("keras.Model", "_get_jax_state", "the state in the form and order that Keras's own steps take it"),
     Internal("keras.Model", "_losses_override", "what a step that was given up left for its loss is taken away"),
     Internal("keras.Model", "_make_function", "steps_per_execution as Keras does it"),
