@@ -64,8 +64,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "assign"):
         return {"type": "Variable", "value": _plain(select.engine().to_tensor(value))}
     if select.engine().is_tensor(value):
-        detached = value.detach().cpu()
-        return {"tensor": detached.tolist(), "dtype": str(detached.dtype).removeprefix("torch.")}
+        if hasattr(value, "detach"):  # torch's
+            value = value.detach().cpu()
+        return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
     return {"type": type(value).__name__}
 
 

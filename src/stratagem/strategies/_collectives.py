@@ -160,9 +160,14 @@ def _reduce_dims(
     ]
     half = len(tensors[0])
     reduced = engine.all_reduce(Reduction.MEAN, both)
-    return [
-        [total / float(count) for total, count in zip(column[:half], column[half:], strict=True)] for column in reduced
-    ]
+    return [[_quotient(engine, *pair) for pair in zip(column[:half], column[half:], strict=True)] for column in reduced]
+
+
+def _quotient(engine: Collectives, total: Tensor, count: Tensor) -> Tensor:
+    if str(total.dtype) == "float64":
+        # As jax writes its 64 bits, which it can hold but not calculate with unless it is told to; numpy can.
+        return engine.to_tensor(total.__array__() / float(count))
+    return total / float(count)
 
 
 def _varies(engine: Collectives, op: ReduceOp, leaf: Any, dims: tuple[int, ...] | None) -> bool:

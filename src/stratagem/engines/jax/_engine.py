@@ -131,7 +131,7 @@ class JaxEngine(Engine):
             return value.value
         if isinstance(value, jax.Array):
             return value
-        if isinstance(value, (bool, int, float, complex)):
+        if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
             # TensorFlow's defaults for Python numbers.
             dtype = {bool: jnp.bool_, int: jnp.int32, float: jnp.float32, complex: jnp.complex64}[type(value)]
             return jnp.asarray(value, dtype)

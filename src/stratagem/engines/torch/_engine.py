@@ -106,7 +106,7 @@ class TorchEngine(Engine):
             return value.value
         if isinstance(value, torch.Tensor):
             return value.to(self._device)
-        if isinstance(value, (bool, int, float, complex)):
+        if isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic):
             # TensorFlow's defaults for Python numbers.
             dtype = {bool: torch.bool, int: torch.int32, float: torch.float32, complex: torch.complex64}[type(value)]
             return torch.tensor(value, dtype=dtype, device=self._device)
