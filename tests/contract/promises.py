@@ -54,6 +54,13 @@ def everyone(engine: Engine, make: Callable[[int], Any]) -> np.ndarray:
 
 
 @promise
+def a_numpy_scalar_keeps_its_dtype(engine: Engine) -> None:
+    for scalar in (np.float64(1.5), np.float32(1.5), np.int64(3), np.bool_(True)):
+        assert np.asarray(engine.to_tensor(scalar)) == scalar
+        assert np.asarray(engine.to_tensor(scalar)).dtype == scalar.dtype
+
+
+@promise
 def replicas_are_numbered_from_0_and_each_lives_in_one_process(engine: Engine) -> None:
     everyones = engine.all_gather_objects(list(engine.local_replica_ids))
     assert sorted(everyones) == list(range(engine.num_replicas))
