@@ -44,6 +44,11 @@ class Stack(ABC):
     def dtype(self) -> Any:
         """The dtype of the values."""
 
+    @property
+    @abstractmethod
+    def needs_no_others(self) -> bool:
+        """Whether reducing it waits for no other process, which could be late, lost or busy with another call."""
+
     @abstractmethod
     def unstack(self) -> Sequence[Any]:
         """The values of this process's replicas, in order."""

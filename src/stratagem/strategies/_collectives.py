@@ -127,7 +127,7 @@ def _stacks(leaves: Sequence[Any], num_local: int) -> list[values.Stack] | None:
     """The stacks of `leaves`, if each has one: then nothing needs to be taken apart."""
     stacks: list[values.Stack] = []
     for leaf in leaves:
-        if not isinstance(leaf, values.DistributedValues) or leaf.stack is None:
+        if not isinstance(leaf, values.DistributedValues) or leaf.stack is None or not leaf.stack.needs_no_others:
             return None
         values.check_count(leaf, num_local)
         stacks.append(leaf.stack)

@@ -46,6 +46,11 @@ class ArrayStack(Stack):
         """The dtype of the values."""
         return self.whole.dtype
 
+    @property
+    def needs_no_others(self) -> bool:
+        """True in one process, and in a trace, whose call has been agreed on."""
+        return len(self.replicas.local_ids) == self.replicas.size or isinstance(self.whole, core.Tracer)
+
     def unstack(self) -> Sequence[Any]:
         """The local replicas' values, each on all local devices, so that user code can calculate with several."""
         if len(self.replicas.local_ids) == self.replicas.size:
