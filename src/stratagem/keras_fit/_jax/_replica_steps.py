@@ -20,9 +20,6 @@ from stratagem.keras_fit import _model
 from stratagem.keras_fit._jax import _trace
 from stratagem.keras_fit._jax._losses import WholeBatchNeeded
 
-# Elements up to which a gradient travels with others: a message costs more than a copy of so few.
-_SMALL = 16384
-
 
 def train(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any]:
     """One training step; to be mapped over the replicas.
@@ -46,12 +43,8 @@ def train(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, An
         )
         loss, y_pred, new_non_trainable, added = aux
         _, added = model._update_metrics_variables(added, loss, x, y, y_pred, sample_weight)
-    small = [place for place, gradient in enumerate(gradients) if gradient.size <= _SMALL]
-    non_trainable, metrics, sums = _joined(
-        model, num_replicas, non_trainable, new_non_trainable, metrics, added, [gradients[place] for place in small]
-    )
-    totals = dict(zip(small, sums, strict=True))
-    gradients = [totals[n] if n in totals else lax.psum(gradient, AXIS) for n, gradient in enumerate(gradients)]
+    non_trainable, metrics = _joined(model, num_replicas, non_trainable, new_non_trainable, metrics, added)
+    gradients = lax.psum(gradients, AXIS)
     trainable, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trainable)
     return _logs(model, metrics), (trainable, non_trainable, optimizer, metrics)
 
@@ -67,7 +60,7 @@ def test(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any
         if loss.ndim > 0:  # without a reduction it is no term of a sum
             raise WholeBatchNeeded
         _, added = model._update_metrics_variables(added, loss, x, y, y_pred, sample_weight)
-    non_trainable, metrics, _ = _joined(model, num_replicas, non_trainable, new_non_trainable, metrics, added, [])
+    non_trainable, metrics = _joined(model, num_replicas, non_trainable, new_non_trainable, metrics, added)
     return _logs(model, metrics), (trainable, non_trainable, metrics)
 
 
@@ -86,18 +79,9 @@ def _zeros(values: Sequence[Any]) -> list[Any]:
 
 
 def _joined(
-    model: Any,
-    num_replicas: int,
-    before: Sequence[Any],
-    after: Sequence[Any],
-    metrics: Sequence[Any],
-    added: list[Any],
-    others: Sequence[Any],
-) -> tuple[list[Any], list[Any], list[Any]]:
-    """The non-trainable variables and the metrics after a step, from what every replica's rows did to them.
-
-    `others` are summed over replicas in the same message, and come last.
-    """
+    model: Any, num_replicas: int, before: Sequence[Any], after: Sequence[Any], metrics: Sequence[Any], added: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The non-trainable variables and the metrics after a step, from what every replica's rows did to them."""
     changing = {id(variable) for variable in _model.replica_variables(model)}
     places = [
         place
@@ -111,12 +95,11 @@ def _joined(
         for variable, value in zip(model.metrics_variables, added, strict=True)
     ]
     moved = [(after[place] - before[place]) / num_replicas for place in places]
-    summed = _sum_packed([*moved, *added, *others])
+    summed = _sum_packed([*moved, *added])
     non_trainable = list(after)
     for place, move in zip(places, summed, strict=False):
         non_trainable[place] = before[place] + move
-    grown = [old + new for old, new in zip(metrics, summed[len(places) :], strict=False)]
-    return non_trainable, grown, summed[len(places) + len(added) :]
+    return non_trainable, [old + new for old, new in zip(metrics, summed[len(places) :], strict=True)]
 
 
 def _sum_packed(values: Sequence[Any]) -> list[Any]:
