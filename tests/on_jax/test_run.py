@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stratagem
-from stratagem.errors import StratagemError
+from stratagem.errors import ContextError, StratagemError
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -279,3 +279,16 @@ def test_the_state_lies_on_every_device_and_stays_there(strategy: Any) -> None:
     for variable in (*loop.model.variables, *loop.optimizer.variables, *loop.accuracy.variables):
         assert isinstance(variable.value, jax.Array)
         assert len(variable.value.sharding.device_set) == 4, variable.path
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict", "train_on_batch"])
+def test_a_models_own_loop_inside_run_is_refused_and_leaves_the_model_as_it_was(strategy: Any, method: str) -> None:
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    before = model.get_weights()
+    with pytest.raises(ContextError, match=method):
+        strategy.run(lambda: getattr(model, method)(X))
+    for mine, theirs in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    model.fit(X, X[:, :1], batch_size=16, verbose=0)

@@ -235,6 +235,8 @@ def _initialize(
 ) -> None:
     # Without it, processes on CPUs have no collectives.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # jax's own handler of SIGTERM would only take note of it, and the program would train on.
+    jax.config.update("jax_enable_preemption_service", False)
     seconds = max(1, int(timeout_seconds))
     try:
         jax.distributed.initialize(

@@ -20,7 +20,9 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem.engines import select
 from stratagem.engines.jax import JaxEngine
+from stratagem.engines.jax._tracing import in_replica_trace
 from stratagem.engines.jax._variables import Access, use_access
+from stratagem.errors import ContextError
 from stratagem.keras_fit import _attachment, _callbacks
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
@@ -61,6 +63,12 @@ def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
 
 def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """`fit`, `evaluate`, `predict` and their `*_on_batch` versions."""
+    if in_replica_trace():
+        # It would leave traced values in the model's variables.
+        raise ContextError(
+            f"model.{original.__name__}() was called inside a function that strategy.run traces",
+            fix="call it outside strategy.run(): it runs on all replicas by itself",
+        )
     engine = _engine_of(model, original.__name__)
     outermost = not _running
     _running.append(engine)
