@@ -86,6 +86,37 @@ def results_of(model: Any, history: Any = None, **more: Any) -> dict[str, Any]:
     return results
 
 
+def trained_with_own_steps(scope: Scope, own: Any) -> dict[str, Any]:
+    """Results of a model of the class `own`, which has training and test steps and two metrics of its own."""
+    import keras
+
+    x, y = numbers(35)
+    keras.utils.set_random_seed(6)
+    with scope():
+        inputs = keras.Input((6,))
+        model = own(inputs, keras.layers.Dense(2)(keras.layers.Dense(5, activation="tanh")(inputs)))
+        model.tracker, model.error = keras.metrics.Mean(name="loss"), keras.metrics.MeanAbsoluteError(name="mae")
+        model.compile(optimizer=keras.optimizers.Adam(0.01, clipnorm=0.1))
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=(x[:13], y[:13]))
+    return results_of(model, history)
+
+
+def trained_with_own_step_synchronised(scope: Scope, own: Any) -> dict[str, Any]:
+    """Results of a model of the class `own`, with statistics of the whole batch and a last batch of four rows."""
+    import keras
+    from keras import ops
+
+    x, y = numbers(25)
+    keras.utils.set_random_seed(6)
+    synchronized = scope is not contextlib.nullcontext
+    with scope():
+        inputs = keras.Input((6,))
+        hidden = keras.layers.BatchNormalization(synchronized=synchronized)(keras.layers.Dense(5)(inputs))
+        model = own(inputs, keras.layers.Dense(2)(ops.tanh(hidden)))
+        model.compile(optimizer=keras.optimizers.SGD(0.1))
+    return results_of(model, model.fit(x, y, batch_size=7, epochs=2, verbose=0, shuffle=False))
+
+
 @program
 def arrays_shuffled_with_validation_split(scope: Scope) -> dict[str, Any]:
     x, y = classes()

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
-from tests.integration.programs import Scope, numbers, program_of, results_of
+from tests.integration.programs import (
+    Scope,
+    numbers,
+    program_of,
+    results_of,
+    trained_with_own_step_synchronised,
+    trained_with_own_steps,
+)
 
 
 @program_of("jax")
@@ -53,15 +59,7 @@ def own_stateless_train_and_test_step(scope: Scope) -> dict[str, Any]:
         def metrics(self) -> list[Any]:
             return [self.tracker, self.error]
 
-    x, y = numbers(35)
-    keras.utils.set_random_seed(6)
-    with scope():
-        inputs = keras.Input((6,))
-        model = Own(inputs, keras.layers.Dense(2)(keras.layers.Dense(5, activation="tanh")(inputs)))
-        model.tracker, model.error = keras.metrics.Mean(name="loss"), keras.metrics.MeanAbsoluteError(name="mae")
-        model.compile(optimizer=keras.optimizers.Adam(0.01, clipnorm=0.1))
-    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=(x[:13], y[:13]))
-    return results_of(model, history)
+    return trained_with_own_steps(scope, Own)
 
 
 @program_of("jax")
@@ -108,12 +106,4 @@ def own_stateless_train_step_with_synchronised_batch_normalization(scope: Scope)
             trainable, optimizer = self.optimizer.stateless_apply(optimizer, gradients, trainable)
             return {"loss": loss}, (trainable, non_trainable, optimizer, metrics)
 
-    x, y = numbers(25)
-    keras.utils.set_random_seed(6)
-    synchronized = scope is not contextlib.nullcontext
-    with scope():
-        inputs = keras.Input((6,))
-        hidden = keras.layers.BatchNormalization(synchronized=synchronized)(keras.layers.Dense(5)(inputs))
-        model = Own(inputs, keras.layers.Dense(2)(ops.tanh(hidden)))
-        model.compile(optimizer=keras.optimizers.SGD(0.1))
-    return results_of(model, model.fit(x, y, batch_size=7, epochs=2, verbose=0, shuffle=False))
+    return trained_with_own_step_synchronised(scope, Own)

@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.programs import Scope, classes, classifier, numbers, program, program_of, regressor, results_of
+from tests.integration.programs import (
+    Scope,
+    classes,
+    classifier,
+    numbers,
+    program,
+    program_of,
+    regressor,
+    results_of,
+    trained_with_own_step_synchronised,
+    trained_with_own_steps,
+)
 
 
 def _losses() -> dict[str, Any]:
@@ -257,15 +268,7 @@ def own_train_and_test_step(scope: Scope) -> dict[str, Any]:
         def metrics(self) -> list[Any]:
             return [self.tracker, self.error]
 
-    x, y = numbers(35)
-    keras.utils.set_random_seed(6)
-    with scope():
-        inputs = keras.Input((6,))
-        model = Own(inputs, keras.layers.Dense(2)(keras.layers.Dense(5, activation="tanh")(inputs)))
-        model.tracker, model.error = keras.metrics.Mean(name="loss"), keras.metrics.MeanAbsoluteError(name="mae")
-        model.compile(optimizer=keras.optimizers.Adam(0.01, clipnorm=0.1))
-    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, validation_data=(x[:13], y[:13]))
-    return results_of(model, history)
+    return trained_with_own_steps(scope, Own)
 
 
 @program_of("torch")
@@ -344,15 +347,7 @@ def own_train_step_with_synchronised_batch_normalization(scope: Scope) -> dict[s
                 self.optimizer.apply([v.value.grad for v in self.trainable_weights], self.trainable_weights)
             return {"loss": loss}
 
-    x, y = numbers(25)
-    keras.utils.set_random_seed(6)
-    synchronized = scope is not contextlib.nullcontext
-    with scope():
-        inputs = keras.Input((6,))
-        hidden = keras.layers.BatchNormalization(synchronized=synchronized)(keras.layers.Dense(5)(inputs))
-        model = Own(inputs, keras.layers.Dense(2)(ops.tanh(hidden)))
-        model.compile(optimizer=keras.optimizers.SGD(0.1))
-    return results_of(model, model.fit(x, y, batch_size=7, epochs=2, verbose=0, shuffle=False))
+    return trained_with_own_step_synchronised(scope, Own)
 
 
 @program

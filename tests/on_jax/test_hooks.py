@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +14,9 @@ import keras
 import numpy as np
 import pytest
 
-from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _hooks
 from stratagem.keras_fit._jax._hooks import HOOKS
+from tests.keras_tables import calls_while, in_place, name_of
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -143,10 +142,6 @@ USES: dict[str, tuple[Use, ...]] = {
 }
 
 
-def name_of(hook: Hook) -> str:
-    return f"{hook.owner.__name__.rpartition('.')[2]}.{hook.name}"
-
-
 BY_NAME = {name_of(hook): hook for hook in HOOKS}
 
 
@@ -158,20 +153,7 @@ def test_every_hook_has_a_use_here_and_a_reason() -> None:
 
 @pytest.mark.parametrize(("name", "use"), [(name, use) for name, uses in USES.items() for use in uses])
 def test_a_hook_is_passed_by(name: str, use: Use) -> None:
-    hook = BY_NAME[name]
-    calls: list[Any] = []
-
-    def spy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return hook.function(original, *args, **kwargs)
-
-    alone = Hooks((Hook(hook.owner, hook.name, spy, hook.reason),))
-    alone.install()
-    try:
-        use()
-    finally:
-        alone.uninstall()
-    assert calls
+    assert calls_while(BY_NAME[name], use)
 
 
 def test_a_hook_stands_where_its_function_is_defined() -> None:
@@ -179,16 +161,12 @@ def test_a_hook_stands_where_its_function_is_defined() -> None:
     assert [name for name, hook in BY_NAME.items() if hook.name not in vars(hook.owner)] == []
 
 
-def current() -> dict[str, Any]:
-    return {name: inspect.getattr_static(hook.owner, hook.name) for name, hook in BY_NAME.items()}
-
-
 def test_uninstall_gives_keras_all_its_functions_back() -> None:
-    before = current()
+    before = in_place(BY_NAME)
     _hooks.install()
-    assert all(current()[name] is not before[name] for name in before)
+    assert all(in_place(BY_NAME)[name] is not before[name] for name in before)
     _hooks.uninstall()
-    assert all(current()[name] is before[name] for name in before)
+    assert all(in_place(BY_NAME)[name] is before[name] for name in before)
 
 
 def results() -> dict[str, Any]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,21 +12,13 @@ import pytest
 
 from stratagem.keras_fit._internals import Internal
 from stratagem.keras_fit._jax._internals import INTERNALS
+from tests.keras_tables import Checks
 
 pytestmark = pytest.mark.timeout(60)
 
 X, Y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
-CHECKS: dict[tuple[str, str], Callable[[], None]] = {}
-
-
-def check(owner: str, name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Enter a check for a row of the table."""
-
-    def enter(function: Callable[[], None]) -> Callable[[], None]:
-        CHECKS[owner, name] = function
-        return function
-
-    return enter
+CHECKS = Checks()
+check = CHECKS.of
 
 
 def model_of(*layers: Any, **options: Any) -> Any:

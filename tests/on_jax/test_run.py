@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import stratagem
-from stratagem.errors import ContextError, StratagemError
+from stratagem.errors import ContextError, StratagemError, TracingError
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -292,3 +292,22 @@ def test_a_models_own_loop_inside_run_is_refused_and_leaves_the_model_as_it_was(
     for mine, theirs in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     model.fit(X, X[:, :1], batch_size=16, verbose=0)
+
+
+def test_a_layer_that_is_frozen_between_two_runs_of_one_step_stays_as_it_is(strategy: Any) -> None:
+    loop = Loop(strategy)
+    rows = (X[:BATCH], Y[:BATCH])
+    layer = loop.model.layers[0]
+    strategy.run(loop.step, args=rows)
+    layer.trainable = False
+    frozen = np.array(layer.kernel)
+    strategy.run(loop.step, args=rows)
+    np.testing.assert_array_equal(layer.kernel, frozen)
+    layer.trainable = True
+    strategy.run(loop.step, args=rows)
+    assert np.any(np.array(layer.kernel) != frozen)
+
+
+def test_a_variable_made_inside_a_traced_function_is_refused_with_what_to_do(strategy: Any) -> None:
+    with pytest.raises(TracingError, match=r"makes a variable\n.*once, outside of the function"):
+        strategy.run(lambda: keras.Variable(1.0) + 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stratagem._core import contexts, env
@@ -74,3 +75,25 @@ def check(model: Any, method: str) -> CurrentStrategy | None:
         )
     _strategies[model] = context.strategy
     return context.strategy
+
+
+def joined(model: Any, method: str) -> CurrentStrategy | None:
+    """`check`, with the job joined; without a strategy a warning where each replica would train a model of its own."""
+    strategy = check(model, method)
+    if strategy is None:
+        warn_if_alone(model, method)
+        return None
+    strategy.extended.connect()
+    return strategy
+
+
+def init_trainer(original: Callable[..., None], model: Any) -> None:
+    """Stands in for the `__init__` of Keras's trainer."""
+    original(model)
+    on_created(model)
+
+
+def compile_model(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stands in for `Model.compile`."""
+    check(model, "compile")
+    return original(model, *args, **kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`@distribute.function`: a function in the form in which the engine runs it fastest."""
+"""`@stratagem.function`: a function in the form in which the engine runs it fastest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,18 @@ def function(func: F) -> F: ...
 
 
 @overload
-def function(*, jit_compile: bool | None = None, reduce_retracing: bool = False) -> Callable[[F], F]: ...
+def function(
+    *, input_signature: object = None, jit_compile: bool | None = None, reduce_retracing: bool = False
+) -> Callable[[F], F]: ...
 
 
-def function(func: Any = None, *, jit_compile: bool | None = None, reduce_retracing: bool = False) -> Any:
+def function(
+    func: Any = None,
+    *,
+    input_signature: object = None,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+) -> Any:
     """Compile a function that reads and writes Keras variables, and may call `strategy.run` and `strategy.reduce`.
 
     The place of `tf.function` in a training loop. With JAX the function is traced once for arguments of one kind and
@@ -32,6 +40,7 @@ def function(func: Any = None, *, jit_compile: bool | None = None, reduce_retrac
 
     Args:
         func: The function; without it, a decorator is returned.
+        input_signature: Accepted as in `tf.function` and not needed: JAX compiles for the shapes that come.
         jit_compile: True or False as in `tf.function`; None leaves it to the engine: JAX compiles, PyTorch does not.
         reduce_retracing: Accepted as in `tf.function`; JAX compiles for exact shapes.
 
@@ -47,7 +56,7 @@ def function(func: Any = None, *, jit_compile: bool | None = None, reduce_retrac
     ...     double(21)
     42
     """
-    del reduce_retracing
+    del input_signature, reduce_retracing
     if func is None:
         return lambda given: function(given) if jit_compile is None else _compiled(given, jit_compile)
     return _compiled(func, jit_compile)

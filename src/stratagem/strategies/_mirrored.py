@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from stratagem import keras_fit
 from stratagem._core import device_names, env
 from stratagem.engines import select
 from stratagem.engines.base import Engine
@@ -18,7 +17,7 @@ from stratagem.strategies._cross_device_ops import (
     NcclAllReduce,
     ReductionToOneDevice,
 )
-from stratagem.strategies._extended import StrategyExtended
+from stratagem.strategies._on_devices import OnDevicesExtended
 from stratagem.strategies._strategy import Strategy
 
 __all__ = ["MirroredStrategy"]
@@ -26,34 +25,19 @@ __all__ = ["MirroredStrategy"]
 _logger = logging.getLogger(__name__)
 
 
-class MirroredExtended(StrategyExtended):
+class MirroredExtended(OnDevicesExtended):
     """`extended` of a `MirroredStrategy`."""
-
-    wraps_single_values = True
 
     def __init__(
         self, container_strategy: Strategy, devices: Sequence[str] | None, cross_device_ops: CrossDeviceOps | None
     ) -> None:
-        super().__init__(container_strategy)
         asked = _asked_devices(devices)
-        self._engine = select.engine()
-        self._devices = _chosen_devices(self._engine, asked)
-        _check_ops(cross_device_ops, self._devices)
+        engine = select.engine()
+        chosen = _chosen_devices(engine, asked)
+        _check_ops(cross_device_ops, chosen)
+        _take_place(engine, chosen)
+        super().__init__(container_strategy, engine, chosen)
         self._cross_device_ops = cross_device_ops
-        _take_place(self._engine, self._devices)
-        if len(self._devices) > 1:
-            # Not only at the first scope: a model that is made without one is to be told of it.
-            keras_fit.install()
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that drives the replicas."""
-        return self._engine
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The replicas' devices."""
-        return self._devices
 
 
 class MirroredStrategy(Strategy):

@@ -5,38 +5,28 @@ from __future__ import annotations
 
 from stratagem._core import device_names, env
 from stratagem.engines import select
-from stratagem.engines.base import Engine
 from stratagem.errors import LaunchError
-from stratagem.strategies._extended import StrategyExtended
+from stratagem.strategies._on_devices import OnDevicesExtended
 from stratagem.strategies._strategy import Strategy
 
 __all__ = ["OneDeviceStrategy"]
 
 
-class OneDeviceExtended(StrategyExtended):
+class OneDeviceExtended(OnDevicesExtended):
     """`extended` of a `OneDeviceStrategy`."""
 
+    wraps_single_values = False
+
     def __init__(self, container_strategy: Strategy, device: str) -> None:
-        super().__init__(container_strategy)
-        self._engine = select.engine()
-        self._device = device_names.canonical(device)
-        device_names.check_present((self._device,), self._engine.all_devices())
+        engine, name = select.engine(), device_names.canonical(device)
+        device_names.check_present((name,), engine.all_devices())
         job = env.job()
-        if job is not None and job.world_size > 1 and not self._engine.capabilities.many_replicas_per_process:
+        if job is not None and job.world_size > 1 and not engine.capabilities.many_replicas_per_process:
             raise LaunchError(
                 f"OneDeviceStrategy has 1 replica, but this job has {job.world_size} processes",
                 fix="start the script with: stratagem run --replicas 1 script.py",
             )
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that drives the device."""
-        return self._engine
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The device."""
-        return (self._device,)
+        super().__init__(container_strategy, engine, (name,))
 
 
 class OneDeviceStrategy(Strategy):

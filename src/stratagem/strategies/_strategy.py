@@ -16,7 +16,7 @@ from stratagem._core.options import RunOptions, ValueContext
 from stratagem.cluster_resolver import ClusterResolver
 from stratagem.engines.compiled_step import CompiledStep
 from stratagem.errors import ArgumentError, ArgumentTypeError, ContextError, NotBuiltError
-from stratagem.strategies import _collectives
+from stratagem.strategies import _collectives, _tensorflow_habits
 from stratagem.strategies._extended import StrategyExtended
 
 __all__ = ["Strategy"]
@@ -115,7 +115,7 @@ class Strategy:
             The results: each leaf a value per replica, or with one replica the leaf itself. None stays None.
 
         Raises:
-            ContextError: called inside a replica function.
+            ContextError: called inside a replica function, or inside a `tf.function`.
             StructureMismatchError: replicas of this process returned different structures.
             Exception: what `fn` raised on a replica.
         """
@@ -132,7 +132,8 @@ class Strategy:
             )
         if options is not None and not isinstance(options, RunOptions):
             raise ArgumentTypeError(f"strategy.run was given options={options!r}", fix="options=RunOptions(...)")
-        return self._extended.call_on_replicas(fn, args, kwargs or {})
+        with _tensorflow_habits.explained("strategy.run()"):
+            return self._extended.call_on_replicas(fn, args, kwargs or {})
 
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None) -> Any:
         """One value out of those of all replicas.

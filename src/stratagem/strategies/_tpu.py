@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from stratagem import keras_fit
 from stratagem._core import env
 from stratagem.cluster_resolver import TPUClusterResolver
 from stratagem.cluster_resolver._tpu_topology import DeviceAssignment, HardwareFeature
@@ -15,7 +14,7 @@ from stratagem.engines import select
 from stratagem.engines.base import Engine
 from stratagem.errors import ArgumentError, ArgumentTypeError
 from stratagem.strategies import _tpu_system
-from stratagem.strategies._extended import StrategyExtended
+from stratagem.strategies._on_devices import OnDevicesExtended
 from stratagem.strategies._strategy import Strategy
 
 __all__ = ["TPUExtended", "TPUStrategy"]
@@ -23,10 +22,8 @@ __all__ = ["TPUExtended", "TPUStrategy"]
 _logger = logging.getLogger(__name__)
 
 
-class TPUExtended(StrategyExtended):
+class TPUExtended(OnDevicesExtended):
     """`extended` of a `TPUStrategy`."""
-
-    wraps_single_values = True
 
     def __init__(
         self,
@@ -36,7 +33,6 @@ class TPUExtended(StrategyExtended):
         *,
         spmd: bool,
     ) -> None:
-        super().__init__(container_strategy)
         if resolver is not None and not isinstance(resolver, TPUClusterResolver):
             raise ArgumentTypeError(
                 f"tpu_cluster_resolver={resolver!r} is not a TPUClusterResolver",
@@ -44,24 +40,12 @@ class TPUExtended(StrategyExtended):
             )
         self.resolver = TPUClusterResolver() if resolver is None else resolver
         self.spmd = spmd
-        self._engine = select.engine()
-        present = _tpu_system.devices(self._engine, self.resolver)
-        self._devices = present if assignment is None else _assigned(self._engine, self.resolver, assignment)
+        engine = select.engine()
+        present = _tpu_system.devices(engine, self.resolver)
+        devices = present if assignment is None else _assigned(engine, self.resolver, assignment)
         if self.resolver.stands_in and env.compile_request() is None:
-            _logger.warning("%d CPU devices stand in for a TPU, as CPU devices were asked for", len(self._devices))
-        if len(self._devices) > 1:
-            # Not only at the first scope: a model that is made without one is to be told of it.
-            keras_fit.install()
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that drives the replicas."""
-        return self._engine
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The replicas' devices."""
-        return self._devices
+            _logger.warning("%d CPU devices stand in for a TPU, as CPU devices were asked for", len(devices))
+        super().__init__(container_strategy, engine, devices)
 
     @property
     def num_hosts(self) -> int:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import _hooks
 from stratagem.keras_fit._torch._hooks import HOOKS
+from tests.keras_tables import calls_while, in_place, name_of
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -208,10 +208,6 @@ USES: dict[str, tuple[Use, ...]] = {
 }
 
 
-def name_of(hook: Hook) -> str:
-    return f"{hook.owner.__name__.rpartition('.')[2]}.{hook.name}"
-
-
 BY_NAME = {name_of(hook): hook for hook in HOOKS}
 
 
@@ -222,24 +218,7 @@ def test_every_hook_has_a_use_here() -> None:
 
 @pytest.mark.parametrize(("name", "use"), [(name, use) for name, uses in USES.items() for use in uses])
 def test_a_hook_is_passed_by(name: str, use: Use, tmp_path: Path) -> None:
-    hook = BY_NAME[name]
-    calls: list[Any] = []
-
-    def spy(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return hook.function(original, *args, **kwargs)
-
-    alone = Hooks((Hook(hook.owner, hook.name, spy, hook.reason),))
-    alone.install()
-    try:
-        use(tmp_path)
-    finally:
-        alone.uninstall()
-    assert calls
-
-
-def current() -> dict[str, Any]:
-    return {name: inspect.getattr_static(hook.owner, hook.name) for name, hook in BY_NAME.items()}
+    assert calls_while(BY_NAME[name], lambda: use(tmp_path))
 
 
 def test_a_hook_stands_where_its_function_is_defined() -> None:
@@ -248,23 +227,23 @@ def test_a_hook_stands_where_its_function_is_defined() -> None:
 
 
 def test_uninstall_gives_keras_all_its_functions_back() -> None:
-    before = current()
+    before = in_place(BY_NAME)
     _hooks.install()
-    assert all(current()[name] is not before[name] for name in before)
+    assert all(in_place(BY_NAME)[name] is not before[name] for name in before)
     _hooks.uninstall()
-    assert all(current()[name] is before[name] for name in before)
+    assert all(in_place(BY_NAME)[name] is before[name] for name in before)
     _hooks.uninstall()
-    assert all(current()[name] is before[name] for name in before)
+    assert all(in_place(BY_NAME)[name] is before[name] for name in before)
 
 
 def test_installing_twice_is_as_installing_once() -> None:
-    before = current()
+    before = in_place(BY_NAME)
     _hooks.install()
-    once = current()
+    once = in_place(BY_NAME)
     _hooks.install()
-    assert all(current()[name] is once[name] for name in once)
+    assert all(in_place(BY_NAME)[name] is once[name] for name in once)
     _hooks.uninstall()
-    assert all(current()[name] is before[name] for name in before)
+    assert all(in_place(BY_NAME)[name] is before[name] for name in before)
 
 
 def test_a_hook_looks_like_the_function_that_it_stands_for() -> None:

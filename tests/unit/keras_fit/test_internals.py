@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stratagem.keras_fit._internals import Internal
 from stratagem.keras_fit._jax import _internals as of_jax
 from stratagem.keras_fit._torch import _internals as of_torch
 from stratagem.keras_fit._torch._hooks import HOOKS
+from tests.keras_tables import Checks
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -31,17 +32,8 @@ INTERNALS = (*shared.INTERNALS, *of_torch.INTERNALS)
 FOLDER = Path(keras_fit.__file__).parent
 X, Y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
 
-CHECKS: dict[tuple[str, str], Callable[[], None]] = {}
-
-
-def check(owner: str, name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Enter a check for a row of the table."""
-
-    def enter(function: Callable[[], None]) -> Callable[[], None]:
-        CHECKS[owner, name] = function
-        return function
-
-    return enter
+CHECKS = Checks()
+check = CHECKS.of
 
 
 def model_of(*layers: Any, **options: Any) -> Any:

@@ -20,7 +20,8 @@ from stratagem._core import env, state
 from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues
-from stratagem.engines._header import Header, callers_line, check_agreement, describe
+from stratagem.engines._header import Header, callers_line, check_agreement
+from stratagem.engines._operands import check_axis, check_reducible
 from stratagem.engines.base import Capabilities, Engine, ReplicaEntry, Tensor
 from stratagem.engines.jax import _differentiation, _job, _peers, _tracing
 from stratagem.engines.jax._collectives import Collectives
@@ -29,7 +30,7 @@ from stratagem.engines.jax._mesh import Replicas
 from stratagem.engines.jax._peers import Peers
 from stratagem.engines.jax._run import Runner
 from stratagem.engines.jax._stacks import stacked
-from stratagem.errors import ArgumentError, ArgumentTypeError
+from stratagem.errors import ArgumentTypeError
 
 T = TypeVar("T")
 
@@ -181,17 +182,13 @@ class JaxEngine(Engine):
         if self.is_tracing:
             return (_tracing.all_reduce(op, values[0]),)
         for tensor in values[0]:
-            if tensor.dtype == jnp.bool_:
-                raise ArgumentTypeError(
-                    f"{describe(tensor.dtype, tensor.shape)} can't be reduced with {op.name}",
-                    fix="cast it to an integer or float type first",
-                )
+            check_reducible(op, tensor)
         self._agree(f"all_reduce({op.name})", values)
         return self._on_each(lambda programs: programs.all_reduce(op, values))
 
     def all_gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> tuple[tuple[Tensor, ...], ...]:
         for tensor in values[0]:
-            _check_axis(tensor, axis)
+            check_axis(tensor, axis)
         if self.is_tracing:
             return (_tracing.all_gather(values[0], axis),)
         lengths = self._agree(f"all_gather(axis={axis})", values, free_axis=axis)
@@ -272,13 +269,3 @@ class JaxEngine(Engine):
 
 def _specs(column: Sequence[Tensor]) -> tuple[tuple[Any, tuple[int, ...]], ...]:
     return tuple((tensor.dtype, tensor.shape) for tensor in column)
-
-
-def _check_axis(tensor: Tensor, axis: int) -> None:
-    if tensor.ndim == 0:
-        raise ArgumentError("a scalar can't be gathered: it has no axis", fix="give it one: tensor[None]")
-    if not -tensor.ndim <= axis < tensor.ndim:
-        raise ArgumentError(
-            f"axis {axis} does not exist in {describe(tensor.dtype, tensor.shape)}",
-            fix=f"use an axis from {-tensor.ndim} to {tensor.ndim - 1}",
-        )

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 from collections import Counter
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from stratagem._core.enums import Reduction
+from stratagem.engines._random_state import put_random_states, random_states
 from stratagem.engines.jax._collectives import Collectives
 from stratagem.engines.jax._mesh import Replicas
 from stratagem.engines.jax._peers import Peers
@@ -40,7 +39,7 @@ def check(peers: Peers, devices: tuple[str, ...], replicas: Replicas) -> None:
             fix="use a strategy over all devices, or start one process: stratagem run --processes 1 script.py",
         )
     peers.noun = "replica" if per_process[0] == 1 else "process"
-    states = (random.getstate(), np.random.get_state()) if peers.rank == _CHIEF else None
+    states = random_states() if peers.rank == _CHIEF else None
     said = peers.exchange("entering its strategy's scope", (devices, states))
     for rank, (theirs, _) in enumerate(said):
         if theirs != devices:
@@ -48,9 +47,7 @@ def check(peers: Peers, devices: tuple[str, ...], replicas: Replicas) -> None:
                 f"process {peers.rank} uses the devices {list(devices)}, but process {rank} uses {list(theirs)}",
                 fix="give the strategy the same devices in every process",
             )
-    python_state, numpy_state = said[_CHIEF][1]
-    random.setstate(python_state)
-    np.random.set_state(numpy_state)
+    put_random_states(said[_CHIEF][1])
 
 
 def try_out(peers: Peers, programs: Collectives, num_local: int) -> None:

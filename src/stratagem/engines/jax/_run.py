@@ -17,7 +17,7 @@ from stratagem.engines.base import ReplicaEntry
 from stratagem.engines.jax import _tracing
 from stratagem.engines.jax._mesh import AXIS, Replicas
 from stratagem.engines.jax._results import Results
-from stratagem.engines.jax._scopes import Inner, innermost
+from stratagem.engines.jax._scopes import Inner, innermost, mirrored_writes
 from stratagem.engines.jax._signature import AlreadyTraced
 from stratagem.engines.jax._stacks import ArrayStack, stack_of
 from stratagem.engines.jax._stateful import CompiledFunctions
@@ -32,7 +32,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._runs = CompiledFunctions(_CALL)
-        self._functions = CompiledFunctions("@distribute.function")
+        self._functions = CompiledFunctions("@stratagem.function")
 
     def run(
         self,
@@ -155,12 +155,8 @@ class _ReplicaScope(Inner):
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         context = contexts.current()
-        super().add_update(update)
-        if context is not None and context.is_cross_replica and id(update[0]) not in self._before:
-            self.diverging.discard(id(update[0]))
-        self._before = frozenset(self.diverging)
-
-    _before: frozenset[int] = frozenset()
+        with mirrored_writes(context is not None and context.is_cross_replica):
+            super().add_update(update)
 
     def settled(self) -> list[Any]:
         """The values that stay, of the variables in `written`."""

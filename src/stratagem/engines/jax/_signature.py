@@ -75,10 +75,6 @@ class Signature:
             handler(self, leaf)
         self.key = (self._tree, *self._parts)
 
-    def arguments(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with `given` in place of the arrays and numbers."""
-        return rebuilt(self.key, given, self._replicas)
-
 
 def rebuilt(key: tuple[Any, ...], given: Sequence[Any], replicas: Replicas) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with that `key`, whose arrays and numbers are `given`."""

@@ -29,6 +29,9 @@ _logger = logging.getLogger(__name__)
 _MAX_FUNCTIONS = 256
 _WARN_FROM = 8  # variants of one function
 
+_NEW_VARIABLE = "create a variable while in a stateless scope"  # in Keras's error
+_MAKE_ONCE = "make layers, optimizers, metrics and variables once, outside of the function"
+
 # Calls a function with arguments: what stands between the user's function and the compiled one.
 Call = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -38,11 +41,12 @@ class _Family:
     """All compiled variants of one function.
 
     Attributes:
+        variants: By the kind of the arguments; several where variables were trainable for one and not for another.
         static_numbers: The function needs Python numbers as they are.
         kept: What has to live as long as the function's key.
     """
 
-    variants: dict[Any, _Compiled] = field(default_factory=dict)
+    variants: dict[Any, list[_Compiled]] = field(default_factory=dict)
     static_numbers: bool = False
     kept: list[Any] = field(default_factory=list)
 
@@ -90,6 +94,10 @@ class CompiledFunctions:
                 family.static_numbers = True
                 return self.run(fn, args, kwargs, replicas=replicas, through=through, owner=owner)
             raise explained(error, self._call) from error
+        except ValueError as error:
+            if _NEW_VARIABLE not in str(error):
+                raise
+            raise TracingError(f"the function that {self._call} traces makes a variable", fix=_MAKE_ONCE) from error
 
     def _run(
         self,
@@ -101,13 +109,15 @@ class CompiledFunctions:
         through: Call,
     ) -> Any:
         signature = self._signature(family, replicas, args, kwargs)
-        compiled = family.variants.get(signature.key)
+        variants = family.variants.setdefault(signature.key, [])
+        compiled = next((one for one in variants if one.fits()), None)
         if compiled is None:
-            compiled = family.variants[signature.key] = self._new(family, fn, signature, replicas)
+            compiled = self._new(family, fn, signature, replicas)
+            variants.append(compiled)
         try:
             return compiled(lambda a, k: through(fn, a, k), signature.given)
         except NEEDS_VALUES:
-            del family.variants[signature.key]
+            variants.remove(compiled)
             raise
 
     def _signature(
@@ -116,7 +126,7 @@ class CompiledFunctions:
         return Signature(self._call, replicas, args, kwargs, static_numbers=family.static_numbers)
 
     def _new(self, family: _Family, fn: Callable[..., Any], signature: Signature, replicas: Replicas) -> _Compiled:
-        count = len(family.variants) + 1
+        count = sum(map(len, family.variants.values())) + 1
         if count >= _WARN_FROM and count & (count - 1) == 0:
             _logger.warning(
                 "%s compiles %s for the %dth time: its arguments differ in shape, or in a number or an object that the "
@@ -155,6 +165,10 @@ class _Compiled:
         self._on_replicas = False
         self._results: Results | None = None
 
+    def fits(self) -> bool:
+        """Whether the variables are trainable, or not, as they were when the function was traced."""
+        return self._variables is None or self._variables.as_trainable_as_before()
+
     def __call__(self, call: Callable[[tuple[Any, ...], dict[str, Any]], Any], given: Sequence[Any]) -> Any:
         self._call = call
         try:
@@ -168,8 +182,7 @@ class _Compiled:
                 return self._run(given)
         except Missed as missed:
             raise TracingError(
-                f"the function makes the variable {missed.path!r} anew each time it is traced",
-                fix="make layers, optimizers, metrics and variables once, outside of the function",
+                f"the function makes the variable {missed.path!r} anew each time it is traced", fix=_MAKE_ONCE
             ) from None
         finally:
             self._call = None

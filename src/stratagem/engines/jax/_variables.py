@@ -53,6 +53,11 @@ class Variables:
         changing = {id(variable) for variable in written}
         self.kept = [variable for variable in read if id(variable) not in changing]
         self._place = None if replicas is None else replicas.replicated
+        self._trainable = self._trainable_now()
+
+    def as_trainable_as_before(self) -> bool:
+        """Whether each of them is trainable now if it was when this was made: `layer.trainable` may be set anew."""
+        return self._trainable == self._trainable_now()
 
     def take(self) -> tuple[list[jax.Array], list[jax.Array]]:
         """The arrays of the written variables, which nobody else holds, and those of the others."""
@@ -68,6 +73,9 @@ class Variables:
         write = _access.write
         for variable, array in zip(self.written, arrays, strict=True):
             write(variable, array)
+
+    def _trainable_now(self) -> list[bool]:
+        return [variable.trainable for group in (self.written, self.kept) for variable in group]
 
     def _placed(self, variables: Sequence[Any]) -> list[jax.Array]:
         arrays = list(map(_access.read, variables))

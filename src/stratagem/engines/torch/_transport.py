@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
+from stratagem.engines._operands import check_axis, check_reducible
 from stratagem.engines.torch._buckets import BucketLayout
-from stratagem.engines.torch._header import Header, callers_line, describe, specs_of
-from stratagem.errors import ArgumentError, ArgumentTypeError, StructureMismatchError
+from stratagem.engines.torch._header import Header, callers_line, specs_of
+from stratagem.errors import StructureMismatchError
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -76,14 +77,14 @@ class Transport(ABC):
     def all_reduce(self, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Reduce each tensor over all replicas."""
         for tensor in tensors:
-            _check_reducible(reduction, tensor)
+            check_reducible(reduction, tensor)
         header = self._header(f"all_reduce({reduction.name})", tensors)
         return self._all_reduce(header, reduction, tensors)
 
     def all_gather(self, tensors: Sequence[torch.Tensor], axis: int) -> list[torch.Tensor]:
         """Concatenate each tensor over replicas along `axis`, in replica order."""
         for tensor in tensors:
-            _check_axis(tensor, axis)
+            check_axis(tensor, axis)
         header = self._header(f"all_gather(axis={axis})", tensors, free_axis=axis)
         with self._swap(header, tensors) as parts:
             return [torch.cat([part[i] for part in parts], dim=axis) for i in range(len(tensors))]
@@ -189,21 +190,3 @@ def reduced_in(reduction: Reduction, dtype: torch.dtype) -> torch.dtype:
 def mean_of_sum(total: torch.Tensor, count: int) -> torch.Tensor:
     """A sum divided by `count`."""
     return total / count
-
-
-def _check_reducible(reduction: Reduction, tensor: torch.Tensor) -> None:
-    if tensor.dtype == torch.bool:
-        raise ArgumentTypeError(
-            f"{describe(tensor.dtype, tensor.shape)} can't be reduced with {reduction.name}",
-            fix="cast it to an integer or float type first",
-        )
-
-
-def _check_axis(tensor: torch.Tensor, axis: int) -> None:
-    if tensor.ndim == 0:
-        raise ArgumentError("a scalar can't be gathered: it has no axis", fix="give it one: tensor[None]")
-    if not -tensor.ndim <= axis < tensor.ndim:
-        raise ArgumentError(
-            f"axis {axis} does not exist in {describe(tensor.dtype, tensor.shape)}",
-            fix=f"use an axis from {-tensor.ndim} to {tensor.ndim - 1}",
-        )

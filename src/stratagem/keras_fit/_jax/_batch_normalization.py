@@ -11,12 +11,7 @@ import keras
 
 from stratagem.data._split import share_of
 from stratagem.keras_fit._jax import _trace
-
-
-def init(original: Callable[..., None], layer: Any, *args: Any, synchronized: bool = False, **kwargs: Any) -> None:
-    """`BatchNormalization.__init__`, which on jax refuses `synchronized=True`."""
-    original(layer, *args, **kwargs)
-    layer.synchronized = synchronized
+from stratagem.keras_fit._synchronized import call_unsynchronized
 
 
 def call(original: Callable[..., Any], layer: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
@@ -24,11 +19,7 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: bool |
     step = _trace.global_step()
     if layer.synchronized:
         # All rows of the step are here, so Keras's statistics of one device are the synchronised ones.
-        layer.synchronized = False
-        try:
-            return original(layer, inputs, training=training, mask=mask)
-        finally:
-            layer.synchronized = True
+        return call_unsynchronized(original, layer, inputs, training, mask)
     if step is None or step.num_replicas == 1 or not (training and layer.trainable) or inputs.shape[0] % step.rows:
         return original(layer, inputs, training=training, mask=mask)
     return _by_replica(step, original, layer, inputs, mask)

@@ -7,8 +7,8 @@ that was made under a strategy is running.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import keras
@@ -23,7 +23,7 @@ from stratagem.engines.jax import JaxEngine
 from stratagem.engines.jax._tracing import in_replica_trace
 from stratagem.engines.jax._variables import Access, use_access
 from stratagem.errors import ContextError
-from stratagem.keras_fit import _attachment, _callbacks
+from stratagem.keras_fit import _attachment, _callbacks, _synchronized
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
 from stratagem.keras_fit._jax._placement import ahead
@@ -37,28 +37,13 @@ _running: list[JaxEngine | None] = []
 
 
 def _engine_of(model: Any, method: str) -> JaxEngine | None:
-    strategy = _attachment.check(model, method)
-    if strategy is None:
-        _attachment.warn_if_alone(model, method)
-        return None
-    strategy.extended.connect()
-    return _engine()
+    return None if _attachment.joined(model, method) is None else _engine()
 
 
 def _engine() -> JaxEngine:
     engine = select.engine()
     assert isinstance(engine, JaxEngine), "these hooks are installed for it alone"
     return engine
-
-
-def _init_trainer(original: Callable[..., None], model: Any) -> None:
-    original(model)
-    _attachment.on_created(model)
-
-
-def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    _attachment.check(model, "compile")
-    return original(model, *args, **kwargs)
 
 
 def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,19 +61,10 @@ def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
         if engine is None or not outermost:
             return original(model, *args, **kwargs)
         with engine.naming_the_lost(f"model.{original.__name__}()"):
-            return _outermost(engine, original, model, *args, **kwargs)
+            run = original if engine.rank == _CHIEF else partial(_callbacks.run_quietly, original)
+            return run(model, *args, **kwargs)
     finally:
         _running.pop()
-
-
-def _outermost(engine: JaxEngine, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    parameters = inspect.signature(original)
-    if engine.rank == _CHIEF or "callbacks" not in parameters.parameters:
-        return original(model, *args, **kwargs)
-    bound = parameters.bind(model, *args, **kwargs)
-    bound.arguments["verbose"] = 0
-    bound.arguments["callbacks"] = _callbacks.without_side_effects(bound.arguments.get("callbacks"))
-    return original(*bound.args, **bound.kwargs)
 
 
 def _make_function(kind: str) -> Callable[..., Any]:
@@ -125,8 +101,8 @@ _MASKS = "Keras's step on jax loses the mask of the predictions, and counts mask
 
 HOOKS = Hooks(
     (
-        Hook(JAXTrainer, "__init__", _init_trainer, "every model passes here when it is made"),
-        Hook(Trainer, "compile", _compile, "a model compiled under another strategy is refused here"),
+        Hook(JAXTrainer, "__init__", _attachment.init_trainer, "every model passes here when it is made"),
+        Hook(Trainer, "compile", _attachment.compile_model, "a model compiled under another strategy is refused here"),
         *(
             Hook(JAXTrainer, name, _method, _FIT)
             for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -149,7 +125,7 @@ HOOKS = Hooks(
         Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply_scaled, _SUMMED),
         Hook(jax_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
-        Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on jax"),
+        Hook(keras.layers.BatchNormalization, "__init__", _synchronized.init, "synchronized=True on jax"),
         Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "each replica's own statistics"),
     )
 )

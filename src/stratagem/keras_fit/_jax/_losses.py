@@ -8,12 +8,10 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from keras.src.losses import loss as keras_loss
 
 from stratagem.engines.jax._mesh import AXIS
 from stratagem.keras_fit._jax import _trace
-
-_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+from stratagem.keras_fit._loss_divisors import ROWS, divisor_of
 
 
 class WholeBatchNeeded(Exception):
@@ -44,14 +42,10 @@ def _reduce(
     if values.ndim == 0:
         raise WholeBatchNeeded
     loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-    if reduction not in _MEANS:
+    divisor = divisor_of(values, sample_weight, mask, reduction)
+    if divisor is None:
         return loss
-    if reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
-        weights = keras_loss.apply_mask(sample_weight, mask, dtype=values.dtype, reduction=reduction)
-        return loss * _fraction(jnp.asarray(weights, jnp.float32).sum())
-    if mask is not None:
-        return loss * _fraction(jnp.asarray(mask, jnp.float32).sum())
-    return loss / step.num_replicas
+    return loss / step.num_replicas if divisor is ROWS else loss * _fraction(jnp.asarray(divisor, jnp.float32).sum())
 
 
 def _fraction(divisor: Any) -> Any:

@@ -16,9 +16,9 @@ from stratagem.engines.jax._mesh import Replicas
 from stratagem.keras_fit._rows import num_rows
 
 
-def place_batch(replicas: Replicas, data: Any) -> Any:
+def place_batch(replicas: Replicas, data: Any, divides: bool) -> Any:
     """`data` with its rows on the replicas' devices; a batch that does not divide evenly is whole on each of them."""
-    sharding = replicas.sharded if num_rows(data) % replicas.size == 0 else replicas.replicated
+    sharding = replicas.sharded if divides else replicas.replicated
     if all(part is None or _lies(part, sharding) for part in tree.flatten(data)):
         return data
     if sharding.is_fully_addressable:
@@ -59,7 +59,7 @@ def ahead(replicas: Replicas, batches: Iterator[Any]) -> Iterator[Any]:
             num_rows(batch)  # says so if parts disagree, before Keras gets to feel it
             yield batch
         return
-    placed = (place_batch(replicas, batch) for batch in batches)
+    placed = (place_batch(replicas, batch, num_rows(batch) % replicas.size == 0) for batch in batches)
     waiting = next(placed, None)
     while waiting is not None:
         current, waiting = waiting, next(placed, None)

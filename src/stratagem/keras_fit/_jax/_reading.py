@@ -7,7 +7,7 @@ arrays that differ because nobody seeded them) is read by the chief, which hands
 
 from __future__ import annotations
 
-import random
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +16,14 @@ import numpy as np
 from keras import tree
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
+from stratagem.engines._random_state import put_random_states, random_states
 from stratagem.engines.jax import JaxEngine
 from stratagem.errors import ReplicaFailedError
 from stratagem.keras_fit._fingerprint import fingerprint
 
 _CHIEF = 0
+
+_same_everywhere: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def spans_processes(engine: JaxEngine) -> bool:
@@ -33,19 +36,23 @@ def batches_of(engine: JaxEngine, adapter: Any) -> Iterator[Any]:
     if not spans_processes(engine):
         return adapter.get_jax_iterator()
     share_random_state(engine)
-    mine = fingerprint(adapter._inputs) if isinstance(adapter, ArrayDataAdapter) else None
-    everyones = [theirs for theirs in engine.all_gather_objects(_from_all(engine, (mine,))) if theirs is not None]
-    if mine is not None and all(theirs == (mine,) for theirs in everyones):
+    if adapter not in _same_everywhere:
+        # Once, not in every epoch: it reads the arrays.
+        _same_everywhere[adapter] = _is_same_everywhere(engine, adapter)
+    if _same_everywhere[adapter]:
         return adapter.get_jax_iterator()
     return _from_chief(engine, iter(adapter.get_jax_iterator()) if engine.rank == _CHIEF else iter(()))
 
 
+def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:
+    mine = fingerprint(adapter._inputs) if isinstance(adapter, ArrayDataAdapter) else None
+    everyones = [theirs for theirs in engine.all_gather_objects(_from_all(engine, (mine,))) if theirs is not None]
+    return mine is not None and all(theirs == (mine,) for theirs in everyones)
+
+
 def share_random_state(engine: JaxEngine) -> None:
     """Go on with the chief's random states everywhere: orders and initial weights are drawn from them."""
-    everyones = engine.all_gather_objects(_from_all(engine, (random.getstate(), np.random.get_state())))
-    python, numpy = everyones[_CHIEF]
-    random.setstate(python)
-    np.random.set_state(numpy)
+    put_random_states(engine.all_gather_objects(_from_all(engine, random_states()))[_CHIEF])
 
 
 def _from_chief(engine: JaxEngine, read: Iterator[Any]) -> Iterator[Any]:

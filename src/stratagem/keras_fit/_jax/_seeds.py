@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from keras.random import SeedGenerator
 
-from stratagem.engines.jax._mesh import AXIS
-from stratagem.engines.jax._tracing import in_replica_trace
+from stratagem.engines.jax._tracing import in_replica_trace, replica_id
 from stratagem.keras_fit._jax import _trace
 
 # Odd and without pattern, so that replicas' streams don't meet.
@@ -27,4 +25,4 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
     drawn = original(seed)
     if not isinstance(seed, SeedGenerator) or not (_trace.replica_step() or in_replica_trace()):
         return drawn
-    return drawn.at[0].add(lax.axis_index(AXIS).astype(jnp.uint32) * jnp.uint32(_STRIDE))
+    return drawn.at[0].add(replica_id().astype(jnp.uint32) * jnp.uint32(_STRIDE))

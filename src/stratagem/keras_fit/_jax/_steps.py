@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,8 +16,6 @@ from stratagem.keras_fit._jax import _kind, _replica_steps, _trace
 from stratagem.keras_fit._jax._losses import WholeBatchNeeded
 from stratagem.keras_fit._jax._placement import place_batch, place_state
 from stratagem.keras_fit._rows import num_rows
-
-_LOG = logging.getLogger("stratagem")
 
 
 class _Placed(tuple[Any, ...]):
@@ -58,29 +55,28 @@ class Steps:
         """One step on one global batch: Keras's logs or outputs, and the new state."""
         replicas = self._replicas
         state = tuple(state) if isinstance(state, _Placed) else place_state(replicas, state)
-        step = self._global if self._replica is None or num_rows(data) % replicas.size else self._replica
-        data = place_batch(replicas, data)
-        try:
-            result, state = step(state, data)
-        except WholeBatchNeeded:
-            self._replica = None
-            # What the step that was given up left for its loss.
-            self._model._losses_override = []
-            result, state = self._global(state, data)
+        divides = num_rows(data) % replicas.size == 0
+        data = place_batch(replicas, data, divides)
+        result, state = self._run(divides, lambda step: step(state, data))
         self._in_flight.note(result)
         return result, _Placed(state)
 
     def lower(self, state: Any, data: Any) -> Any:
         """The step for batches like `data`, lowered; nothing is computed, and no value leaves its place."""
-        model, replicas = self._model, self._replicas
+        replicas = self._replicas
         state, data = _shapes(state, replicas.replicated), _shapes(data, replicas.sharded)
-        step: Any = self._global if self._replica is None else self._replica
-        try:
-            return step.lower(state, data)
-        except WholeBatchNeeded:
-            model._losses_override = []
-            whole: Any = self._global
-            return whole.lower(state, data)
+        return self._run(True, lambda step: step.lower(state, data))
+
+    def _run(self, divides: bool, use: Callable[[Any], Any]) -> Any:
+        """`use` the step for batches that divide evenly, or do not."""
+        if divides and self._replica is not None:
+            try:
+                return use(self._replica)
+            except WholeBatchNeeded:
+                self._replica = None
+                # What the step that was given up left for its loss.
+                self._model._losses_override = []
+        return use(self._global)
 
     def _global_step(self) -> Callable[[Any, Any], tuple[Any, Any]]:
         """Keras's own step of one device on the whole batch; XLA divides the work, uneven batches too."""

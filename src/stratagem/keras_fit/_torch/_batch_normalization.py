@@ -14,12 +14,7 @@ from stratagem.engines.torch import _autograd
 from stratagem.errors import ArgumentError
 from stratagem.keras_fit import _step
 from stratagem.keras_fit._step import Step
-
-
-def init(original: Callable[..., None], layer: Any, *args: Any, synchronized: bool = False, **kwargs: Any) -> None:
-    """`BatchNormalization.__init__`, which on torch refuses `synchronized=True`; inside a step we provide it."""
-    original(layer, *args, **kwargs)
-    layer.synchronized = synchronized
+from stratagem.keras_fit._synchronized import call_unsynchronized
 
 
 def call(original: Callable[..., Any], layer: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
@@ -27,23 +22,13 @@ def call(original: Callable[..., Any], layer: Any, inputs: Any, training: bool |
     step = _step.current()
     if step is None or inputs.device.type == "meta":
         # Outside a step there is one replica: its own statistics are those of the batch.
-        return _unsynchronized(original, layer, inputs, training, mask)
+        return call_unsynchronized(original, layer, inputs, training, mask)
     learns = bool(training and layer.trainable)
     if layer.synchronized and learns and step.num_replicas > 1:
         return _synchronized(step, layer, inputs, mask)
     if step.fast_paths and mask is None and not layer.renorm and _has_kernel(layer, inputs):
         return _one_kernel(layer, inputs, learns)
-    return _unsynchronized(original, layer, inputs, training, mask)
-
-
-def _unsynchronized(original: Callable[..., Any], layer: Any, inputs: Any, training: Any, mask: Any) -> Any:
-    if not layer.synchronized:
-        return original(layer, inputs, training=training, mask=mask)
-    layer.synchronized = False
-    try:
-        return original(layer, inputs, training=training, mask=mask)
-    finally:
-        layer.synchronized = True
+    return call_unsynchronized(original, layer, inputs, training, mask)
 
 
 def _has_kernel(layer: Any, inputs: torch.Tensor) -> bool:

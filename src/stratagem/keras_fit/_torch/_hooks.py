@@ -7,7 +7,6 @@ that was made under a strategy is running.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,7 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
-from stratagem.keras_fit import _attachment, _callbacks
+from stratagem.keras_fit import _attachment, _callbacks, _synchronized
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import (
     _adam,
@@ -41,22 +40,7 @@ _running: list[Runner] = []
 
 
 def _runner(model: Any, method: str) -> Runner | None:
-    strategy = _attachment.check(model, method)
-    if strategy is None:
-        _attachment.warn_if_alone(model, method)
-        return None
-    strategy.extended.connect()
-    return runner_of(model)
-
-
-def _init_trainer(original: Callable[..., None], model: Any) -> None:
-    original(model)
-    _attachment.on_created(model)
-
-
-def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    _attachment.check(model, "compile")
-    return original(model, *args, **kwargs)
+    return None if _attachment.joined(model, method) is None else runner_of(model)
 
 
 def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -69,10 +53,7 @@ def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
         _running.append(runner)
         try:
             if outermost and not runner.is_chief:
-                bound = inspect.signature(original).bind(model, *args, **kwargs)
-                bound.arguments["verbose"] = 0
-                bound.arguments["callbacks"] = _callbacks.without_side_effects(bound.arguments.get("callbacks"))
-                result = original(*bound.args, **bound.kwargs)
+                result = _callbacks.run_quietly(original, model, *args, **kwargs)
             else:
                 result = original(model, *args, **kwargs)
         finally:
@@ -128,8 +109,8 @@ _SUMMED = "gradients are summed before they are checked, clipped and applied"
 
 HOOKS = Hooks(
     (
-        Hook(TorchTrainer, "__init__", _init_trainer, "every model passes here when it is made"),
-        Hook(Trainer, "compile", _compile, "a model compiled under another strategy is refused here"),
+        Hook(TorchTrainer, "__init__", _attachment.init_trainer, "every model passes here when it is made"),
+        Hook(Trainer, "compile", _attachment.compile_model, "a model compiled under another strategy is refused here"),
         Hook(TorchTrainer, "fit", _loop, _FIT),
         Hook(TorchTrainer, "evaluate", _loop, _FIT),
         Hook(TorchTrainer, "predict", _loop, _FIT),
@@ -157,7 +138,7 @@ HOOKS = Hooks(
         Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
-        Hook(keras.layers.BatchNormalization, "__init__", _batch_normalization.init, "synchronized=True on torch"),
+        Hook(keras.layers.BatchNormalization, "__init__", _synchronized.init, "synchronized=True on torch"),
         Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "synchronised, and one kernel"),
         Hook(TorchAdam, "_parallel_update_step", _adam.parallel_update_step, "one kernel"),
         Hook(torch_nn, "_transpose_spatial_inputs", _convolutions.transpose_spatial_inputs, "no copy of the input"),

@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 from keras import tree
-from keras.src.losses import loss as keras_loss
 
 from stratagem._core.enums import Reduction
 from stratagem.keras_fit import _step
+from stratagem.keras_fit._loss_divisors import ROWS, divisor_of
 from stratagem.keras_fit._step import Step
-
-_MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 _batch_losses: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -54,14 +52,10 @@ def _reduce(
     if values.ndim == 0:
         raise _BatchLossFound
     loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-    if reduction not in _MEANS:
+    divisor = divisor_of(values, sample_weight, mask, reduction)
+    if divisor is None:
         return loss
-    if reduction == "mean_with_sample_weight" and (sample_weight is not None or mask is not None):
-        weights = keras_loss.apply_mask(sample_weight, mask, dtype=values.dtype, reduction=reduction)
-        return loss * _fraction(step, torch.as_tensor(weights).sum())
-    if mask is not None:
-        return loss * _fraction(step, torch.as_tensor(mask).sum())
-    return loss * step.share.fraction
+    return loss * (step.share.fraction if divisor is ROWS else _fraction(step, torch.as_tensor(divisor).sum()))
 
 
 def _fraction(step: Step, divisor: torch.Tensor) -> torch.Tensor:
