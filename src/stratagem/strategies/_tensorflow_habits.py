@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to tell a training loop that still has parts of TensorFlow in it: its tapes and functions see no tensor of ours."""
+"""What to tell a loop that still has parts of TensorFlow in it: its tapes and functions see no tensor of ours."""
 
 from __future__ import annotations
 

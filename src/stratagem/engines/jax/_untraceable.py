@@ -38,8 +38,8 @@ def explained(error: BaseException, call: str) -> TracingError:
     return TracingError(
         f"{call} traces the function once for all replicas and calls, so its tensors have no values while it runs, but "
         f"the function needs one{place}",
-        fix="return the tensor and look at its value outside (float, int, print, numpy); where the function branches on "
-        "it, use keras.ops.where(condition, a, b) or keras.ops.cond(condition, f, g)",
+        fix="return the tensor and look at its value outside (float, int, print, numpy); where the function branches "
+        "on it, use keras.ops.where(condition, a, b) or keras.ops.cond(condition, f, g)",
     )
 
 
