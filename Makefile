@@ -1,7 +1,7 @@
 # `make train` and `make test` do everything on a fresh machine: environment, installation, then the work.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format types test-gpu test-chaos test-stress test-tpu-compile bench clean
+.PHONY: help setup train test lint format types test-thorough test-gpu test-chaos test-stress test-tpu-compile bench clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -43,11 +43,14 @@ format: setup ## let ruff rewrite
 types: setup ## pyright
 	$(BIN)/pyright
 
+test-thorough: setup ## rows of the large tables that the suite leaves out (a quarter of an hour)
+	$(BIN)/python -m pytest -m thorough
+
 test-gpu: setup ## the tests that need CUDA devices
 	$(BIN)/python -m pytest -m gpu
 
-test-chaos: setup ## the tests that kill and freeze processes
-	$(BIN)/python -m pytest -m chaos
+test-chaos: setup ## the tests that kill and freeze processes, in every way and place (half an hour)
+	$(BIN)/python -m pytest -m "chaos or chaos_matrix"
 
 test-tpu-compile: setup ## compile MobileNetV2 for two TPU slices that are not there: minutes each
 	$(BIN)/python -m pytest -m tpu_compile

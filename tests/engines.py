@@ -5,8 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
+
+import pytest
 
 ENGINES = ("torch", "jax")
+
+
+def thorough(*values: Any) -> Any:
+    """A row that the suite leaves out, and `make test-thorough` runs."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
 
 
 def num_processes(engine: str, replicas: int) -> int:

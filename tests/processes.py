@@ -38,9 +38,9 @@ class Program:
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
 
-    def wait_for(self, path: Path) -> None:
+    def wait_for(self, path: Path, seconds: float = LIMIT_SECONDS) -> None:
         """Wait until the program has made the file `path`."""
-        wait_until(path.exists, f"{path} to be made")
+        wait_until(path.exists, f"{path} to be made", seconds=seconds)
 
     def survivors(self) -> list[int]:
         """The processes of this program that run."""
@@ -49,7 +49,9 @@ class Program:
     def leaves_nothing(self, *, within_seconds: float) -> None:
         """Check that no process and no folder is left."""
         wait_until(lambda: not self.survivors(), "all processes to end", seconds=within_seconds)
-        wait_until(lambda: not list(self.temporary.iterdir()), "the job's folder to go", seconds=within_seconds)
+        wait_until(
+            lambda: not list(self.temporary.glob("stratagem-*")), "the job's folder to go", seconds=within_seconds
+        )
 
 
 @contextlib.contextmanager

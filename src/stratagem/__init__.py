@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from stratagem._core.input_options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
     from stratagem._core.options import RunOptions
     from stratagem._core.values import DistributedValues
+    from stratagem.keras_fit._backup import BackupAndRestore
+    from stratagem.keras_fit._backup_objects import Checkpoint, CheckpointManager
     from stratagem.launch import launch
     from stratagem.strategies import (
         CrossDeviceOps,
@@ -46,6 +48,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AutoShardPolicy",
+    "BackupAndRestore",
+    "Checkpoint",
+    "CheckpointManager",
     "CrossDeviceOps",
     "DistributedDataset",
     "DistributedIterator",
@@ -92,6 +97,8 @@ _HOMES = {
     **dict.fromkeys(
         ("AutoShardPolicy", "InputContext", "InputOptions", "InputReplicationMode"), "stratagem._core.input_options"
     ),
+    "BackupAndRestore": "stratagem.keras_fit._backup",
+    **dict.fromkeys(("Checkpoint", "CheckpointManager"), "stratagem.keras_fit._backup_objects"),
     "DistributedValues": "stratagem._core.values",
     "RunOptions": "stratagem._core.options",
 }

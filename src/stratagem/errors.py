@@ -15,6 +15,9 @@ StratagemError
     CollectiveTimeoutError (TimeoutError)   a replica did not reach a collective in time
     JobMismatchError (RuntimeError)         processes of one job disagree about the program
     ReplicaFailedError (RuntimeError)       another replica's process failed
+        WorkerLostError                     it died, froze or can't be reached any more
+    CheckpointError (OSError)               a checkpoint that can't be written or read
+    CheckpointMismatchError (ValueError)    a checkpoint of another model
     LaunchError (RuntimeError)              processes could not be started
     NotBuiltError (NotImplementedError)     a name of tf.distribute that is not built yet
 """
@@ -26,6 +29,8 @@ __all__ = [
     "ArgumentTypeError",
     "BackendError",
     "BatchMismatchError",
+    "CheckpointError",
+    "CheckpointMismatchError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
     "ContextError",
@@ -38,6 +43,7 @@ __all__ = [
     "StratagemError",
     "StructureMismatchError",
     "TracingError",
+    "WorkerLostError",
 ]
 
 
@@ -124,6 +130,18 @@ class JobMismatchError(StratagemError, RuntimeError):
 
 class ReplicaFailedError(StratagemError, RuntimeError):
     """Another replica's process failed; its traceback is part of the text."""
+
+
+class WorkerLostError(ReplicaFailedError):
+    """Another process of the job died, froze or can't be reached any more; nobody catching it, the exit code is 75."""
+
+
+class CheckpointError(StratagemError, OSError):
+    """A checkpoint that can't be written or read."""
+
+
+class CheckpointMismatchError(StratagemError, ValueError):
+    """A checkpoint of other variables than those it is to be restored into."""
 
 
 class LaunchError(StratagemError, RuntimeError):

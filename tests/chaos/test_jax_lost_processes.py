@@ -69,12 +69,12 @@ AT = "in all_reduce(SUM) of float32[3] at script.py:"
 @pytest.mark.parametrize(
     ("event", "where", "kind", "text"),
     [
-        ("killed", "reduce", "ReplicaFailedError", "died while replica 0 waited " + AT),
+        ("killed", "reduce", "WorkerLostError", "died while replica 0 waited " + AT),
         ("fails", "reduce", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited " + AT),
         ("ends", "reduce", "CollectiveMismatchError", "but the program of replica 1 has ended"),
         ("sleeps", "reduce", "CollectiveTimeoutError", f"waited 4 seconds {AT}"),
         ("absent", "reduce", "CollectiveTimeoutError", "waited 4 seconds for process 1 of 2 to make its strategy"),
-        ("killed", "step", "ReplicaFailedError", "died while replica 0 waited in a training step"),
+        ("killed", "step", "WorkerLostError", "died while replica 0 waited in a training step"),
         ("fails", "step", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited in a training"),
         ("ends", "step", "CollectiveMismatchError", "but the program of replica 1 has ended"),
     ],

@@ -16,7 +16,7 @@ from stratagem._core.enums import Reduction
 from stratagem.engines import select
 from stratagem.engines.torch import TorchEngine
 from stratagem.engines.torch._gradients import GradientReducer
-from stratagem.errors import CollectiveTimeoutError, ReplicaFailedError, StratagemError
+from stratagem.errors import CollectiveTimeoutError, ReplicaFailedError, StratagemError, WorkerLostError
 from tests.contract.jobs import Outcome, RunJob
 from tests.processes import script, started, stratagem
 
@@ -120,7 +120,7 @@ def test_a_killed_replica_is_named_at_once(
         assert outcome.seconds < LONG_SECONDS / 2
         text = str(outcome.error)
         assert f"the process of replica {VICTIM} (pid " in text
-        assert_named(outcome, ReplicaFailedError, "died while replica ", place_with_step(text, place))
+        assert_named(outcome, WorkerLostError, "died while replica ", place_with_step(text, place))
 
 
 @across_transports

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stratagem.testing import assert_same_on_all_replicas
-from tests.engines import ENGINES, num_processes
+from tests.engines import ENGINES, num_processes, thorough
 from tests.integration.program_runner import ONE_ENGINE, PROGRAMS, run_plain, run_under_strategy
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -44,11 +44,14 @@ def plain(name: str, engine: str, replica_pool: Any) -> Any:
     return _plain[name, engine]
 
 
+LONG_ROWS = {("torch", 3), ("jax", 4)}
+
+
 # Compiling makes a program slow on jax: three replicas find there what two and four do, and the golden cases have one.
 @pytest.mark.parametrize(
     ("name", "engine", "replicas"),
     [
-        (name, engine, replicas)
+        thorough(name, engine, replicas) if (engine, replicas) in LONG_ROWS else (name, engine, replicas)
         for name in sorted(PROGRAMS)
         for engine in ENGINES
         for replicas in ((1, 2, 3, 4) if engine == "torch" else (2, 4))

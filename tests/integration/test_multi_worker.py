@@ -96,7 +96,7 @@ def test_the_tasks_of_tf_config_train_together(tmp_path: Path) -> None:
     ("task", "text"),
     [
         ("chief", "/chief:0 waited 2 seconds for /worker:0 (localhost:1) to connect to localhost:{port}"),
-        ("worker", "/worker:0 waited 2 seconds for /chief:0 at localhost:{port}"),
+        ("worker", "/worker:0 waited 2 seconds for /chief:0 at localhost:{port}: nobody listens there"),
     ],
 )
 def test_a_task_that_is_alone_says_whom_it_waited_for(tmp_path: Path, task: str, text: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import ENGINES, num_processes
+from tests.engines import num_processes, thorough
 
 ROOT = Path(__file__).parents[2]
 STRATAGEM = Path(sys.executable).with_name("stratagem")
@@ -24,7 +24,7 @@ ROW = re.compile(
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch", thorough("jax")])
 def test_the_main_job_prints_scores_and_table(engine: str) -> None:
     output = _run(engine, "--image-size", "32", "--epochs", "1", "--table-epochs", "1", "--global-batch", "128")
 

@@ -127,6 +127,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.make_test_function": (evaluate, evaluate_a_batch),
     "JAXTrainer.make_predict_function": (predict, predict_on_batch),
     "JAXEpochIterator._get_iterator": (fit, evaluate, predict),
+    "EpochIterator._enumerate_iterator": (fit, evaluate, predict),
     "Model.save": (save,),
     "Model.save_weights": (save_weights,),
     "Model.export": (export,),

@@ -44,6 +44,24 @@ def _a_variable_has_the_array_that_it_is_given() -> None:
     assert variable.value is array
 
 
+@check("keras.src.trainers.data_adapters.array_slicing", "convert_to_sliceable")
+def _batches_of_arrays_are_cut_by_a_function_that_may_leave_it() -> None:
+    from keras.src.trainers import data_adapters
+    from keras.src.trainers.data_adapters import array_slicing
+
+    adapter = data_adapters.get_data_adapter(X, Y, batch_size=3)
+    inputs = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
+    asked: list[Any] = []
+
+    def part(sliceable: Any, indices: Any) -> Any:
+        asked.append(indices)
+        return sliceable.convert_to_jax_compatible(sliceable[indices]) if len(asked) > 2 else None
+
+    first, second = adapter._get_iterator(part, inputs)
+    assert keras.tree.flatten(first)[0] is None
+    assert keras.tree.flatten(second)[0].shape == (1, 2)
+
+
 @check("keras.Model", "_get_jax_state")
 @check("keras.Model", "_symbolic_build")
 def _the_state_is_four_lists_in_the_order_of_keras_s_steps() -> None:

@@ -23,9 +23,22 @@ API: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("tf_distrib
 
 # A class that takes no arguments of its own, or a tuple whose fields are checked instead.
 NO_SIGNATURE = "(self, /, *args, **kwargs)"
-OURS = {"__version__", "config", "errors", "function", "launch", "testing", "tpu", "value_and_grad"}
+OURS = {
+    "BackupAndRestore",
+    "Checkpoint",
+    "CheckpointManager",
+    "__version__",
+    "config",
+    "errors",
+    "function",
+    "launch",
+    "testing",
+    "tpu",
+    "value_and_grad",
+}
 ELSEWHERE = {"AutoShardPolicy", "VariableAggregation", "VariableSynchronization"}  # in tf or tf.data
 MODULES = {"cluster_resolver", "coordinator", "experimental"}
+OURS_IN_PACKAGES = {"cluster_resolver": {"ClusterSpec", "MPIClusterResolver", "TorchrunClusterResolver"}}
 
 
 def _ours(name: str) -> Any:
@@ -58,7 +71,7 @@ def test_the_packages_have_no_other_names(package: str) -> None:
     found = set(getattr(distribute, package).__all__)
     names = {_short(name) for name in API}
     expected = {name.split(".")[1] for name in names if name.startswith(f"{package}.")}
-    assert found == expected
+    assert found == expected | OURS_IN_PACKAGES.get(package, set())
 
 
 def test_what_raises_is_what_the_table_says() -> None:
@@ -138,7 +151,7 @@ def _wanted(signature: str) -> list[tuple[str, str]]:
     signature = signature.removeprefix("staticmethod ").partition(" -> ")[0].strip("()")
     text = re.sub(r"<(\w+)\.(\w+): [^>]*>", r"<\1.\2>", signature)
     parts = [part.strip() for part in re.split(r",\s*(?![^(]*\))", text) if part.strip()]
-    return [(part.partition("=")[0].partition(":")[0].strip(), part.partition("=")[2].strip()) for part in parts]
+    return [(part.partition("=")[0].partition(":")[0].strip(" *"), part.partition("=")[2].strip()) for part in parts]
 
 
 def _default(text: str) -> str:

@@ -17,6 +17,7 @@ JOB_DIR = "STRATAGEM_JOB_DIR"
 CPU_DEVICES = "STRATAGEM_CPU_DEVICES"
 REPLICAS = "STRATAGEM_REPLICAS"
 COLLECTIVE_TIMEOUT_SECONDS = "STRATAGEM_COLLECTIVE_TIMEOUT_SECONDS"
+FAILURE_TIMEOUT_SECONDS = "STRATAGEM_FAILURE_TIMEOUT_SECONDS"
 FAST_PATHS = "STRATAGEM_FAST_PATHS"
 TRANSPORT = "STRATAGEM_TRANSPORT"
 COMPILE_FOR = "STRATAGEM_COMPILE_FOR"
@@ -25,6 +26,7 @@ KERAS_BACKEND = "KERAS_BACKEND"
 TF_CONFIG = "TF_CONFIG"
 
 DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 300.0
+DEFAULT_FAILURE_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,19 +103,12 @@ def replicas() -> int | None:
 
 def collective_timeout_seconds() -> float:
     """How long a replica waits for the others in one collective before it raises."""
-    text = os.environ.get(COLLECTIVE_TIMEOUT_SECONDS)
-    if not text:
-        return DEFAULT_COLLECTIVE_TIMEOUT_SECONDS
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise ArgumentError(
-            f"{COLLECTIVE_TIMEOUT_SECONDS}={text!r} is not a positive number of seconds",
-            fix=f"unset it, or set {COLLECTIVE_TIMEOUT_SECONDS}=300",
-        )
-    return seconds
+    return _seconds(COLLECTIVE_TIMEOUT_SECONDS, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS)
+
+
+def failure_timeout_seconds() -> float:
+    """So long after a process has died, frozen or lost its network all others have ended."""
+    return _seconds(FAILURE_TIMEOUT_SECONDS, DEFAULT_FAILURE_TIMEOUT_SECONDS)
 
 
 def fast_paths() -> bool:
@@ -156,6 +151,21 @@ def _flag(name: str, *, default: bool) -> bool:
     if text not in ("0", "1"):
         raise ArgumentError(f"{name}={text!r} is neither 0 nor 1", fix=f"unset it, or set {name}=0 or {name}=1")
     return text == "1"
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ArgumentError(
+            f"{name}={text!r} is not a positive number of seconds", fix=f"unset it, or set {name}={default:g}"
+        )
+    return seconds
 
 
 def _positive(environ: Mapping[str, str], name: str) -> int | None:

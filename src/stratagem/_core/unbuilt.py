@@ -19,15 +19,11 @@ class Plan:
     instead: str
 
 
-_MACHINES = "0.3 (many machines)"
 _LOOPS = "0.4 (custom loops, variables and data distribution)"
 _SERVERS = "0.5 (parameter servers)"
-_FAULTS = "0.6 (failure and preemption)"
 
-_RESOLVER = Plan(_MACHINES, "MirroredStrategy needs no cluster resolver")
 _SERVER = Plan(_SERVERS, "MirroredStrategy trains synchronously, without parameter servers")
 _DATA = Plan(_LOOPS, "give the data to model.fit, which splits each global batch over the replicas")
-_SAVING = Plan(_FAULTS, "keras.callbacks.BackupAndRestore resumes a stopped model.fit")
 
 # Without the leading "tf.distribute.". Each coming release takes its rows out; a test keeps table and names equal.
 NAMES: dict[str, Plan] = {
@@ -35,21 +31,12 @@ NAMES: dict[str, Plan] = {
     "DistributedIterator": _DATA,
     "ParameterServerStrategy": _SERVER,
     "Server": _SERVER,
-    "cluster_resolver.GCEClusterResolver": _RESOLVER,
-    "cluster_resolver.KubernetesClusterResolver": _RESOLVER,
-    "cluster_resolver.SimpleClusterResolver": _RESOLVER,
-    "cluster_resolver.SlurmClusterResolver": _RESOLVER,
-    "cluster_resolver.TFConfigClusterResolver": _RESOLVER,
-    "cluster_resolver.UnionResolver": _RESOLVER,
     "coordinator.ClusterCoordinator": _SERVER,
     "coordinator.PerWorkerValue": _SERVER,
     "coordinator.RemoteValue": _SERVER,
     "coordinator.experimental_get_current_worker_index": _SERVER,
     "experimental.CentralStorageStrategy": Plan(_LOOPS, "MirroredStrategy keeps a copy of the variables per device"),
     "experimental.ParameterServerStrategy": _SERVER,
-    "experimental.PreemptionCheckpointHandler": _SAVING,
-    "experimental.PreemptionWatcher": _SAVING,
-    "experimental.TerminationConfig": _SAVING,
     "experimental.coordinator.ClusterCoordinator": _SERVER,
     "experimental.coordinator.PerWorkerValues": _SERVER,
     "experimental.coordinator.RemoteValue": _SERVER,

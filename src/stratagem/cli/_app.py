@@ -6,11 +6,13 @@ from __future__ import annotations
 import enum
 import importlib.metadata
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stratagem.cli import _compile, _devices, _run
+from stratagem.cli import _compile, _devices, _doctor, _run
+from stratagem.doctor import Request
 from stratagem.errors import StratagemError
 
 _USAGE_ERROR = 2
@@ -70,11 +72,26 @@ def run(
     processes: Annotated[
         int | None, typer.Option(min=1, help="With jax: how many processes share the devices; by default one.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Start this many workers of a cluster here, with a TF_CONFIG each.")
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="The hosts of a cluster, as host-a,host-b:2222; start this one's worker.")
+    ] = None,
+    task_index: Annotated[int | None, typer.Option(min=0, help="Which of --hosts this one is, from 0.")] = None,
+    max_restarts: Annotated[int, typer.Option(min=0, help="Begin again so many times after a process failed.")] = 0,
+    failure_timeout: Annotated[
+        float | None,
+        typer.Option(min=1.0, help="Seconds after which all have ended when one died or froze; by default 60."),
+    ] = None,
+    log_dir: Annotated[
+        Path | None, typer.Option(help="A folder where each process gets a file with its output.")
+    ] = None,
     backend: Annotated[Backend | None, typer.Option(help="Set KERAS_BACKEND.")] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would start, and start nothing.")] = False,
 ) -> None:
-    """Run a script on several devices of this machine."""
+    """Run a script on several devices of this machine, or as a worker of several machines."""
     code = _run.run(
         program,
         arguments or [],
@@ -82,6 +99,12 @@ def run(
             replicas=replicas,
             cpu_devices=cpu_devices,
             processes=processes,
+            workers=workers,
+            hosts=hosts,
+            task_index=task_index,
+            max_restarts=max_restarts,
+            failure_timeout=failure_timeout,
+            log_dir=log_dir,
             backend=None if backend is None else backend.value,
             module=module,
             dry_run=dry_run,
@@ -106,6 +129,38 @@ def compile_step(
 
 
 @app.command()
-def devices() -> None:
+def devices(
+    backend: Annotated[Backend | None, typer.Option(help="Set KERAS_BACKEND.")] = None,
+) -> None:
     """List the devices that a strategy can use here."""
-    _devices.show()
+    _devices.show(None if backend is None else backend.value)
+
+
+@app.command()
+def doctor(
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="All workers, in order; by default those of TF_CONFIG."),
+    ] = None,
+    task_index: Annotated[
+        int | None, typer.Option(min=0, help="Which of --workers this is; by default the one with this host's address.")
+    ] = None,
+    backend: Annotated[Backend | None, typer.Option(help="The backend to check, as in KERAS_BACKEND.")] = None,
+    shared: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A folder that all workers are to share.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for the other workers.")] = 30.0,
+) -> None:
+    """Check this host, and with --workers or TF_CONFIG the cluster: run it on all workers at about the same time.
+
+    The exit code is 0 if no check failed, 1 if one did, and 2 if the options can't be used.
+    """
+    request = Request(
+        workers=workers,
+        task_index=task_index,
+        backend=None if backend is None else backend.value,
+        shared=shared,
+        timeout_seconds=timeout,
+    )
+    raise typer.Exit(_doctor.examine(request, as_json=as_json))

@@ -21,13 +21,16 @@ from stratagem.engines import select
 _QUERY_SECONDS = 10.0
 
 
-def show() -> None:
+def show(backend: str | None = None) -> None:
     """Print a table of this host's logical devices.
+
+    Args:
+        backend: The Keras backend; None for the one that a job would use.
 
     Raises:
         BackendError: the Keras backend is not one that Stratagem drives.
     """
-    backend = launch.choose_backend(env.inherited())
+    backend = backend or launch.choose_backend(env.inherited())
     launch.set_backend(backend)
     engine = select.engine()
     names = engine.all_devices()

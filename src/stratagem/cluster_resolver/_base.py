@@ -14,6 +14,9 @@ __all__ = ["ClusterResolver"]
 class ClusterResolver(ABC):
     """Where the tasks of a cluster are, and which of them this process is. Subclass it for a cluster of your own."""
 
+    _task_type: str | None = None
+    _task_id: int | None = None
+
     @abstractmethod
     def cluster_spec(self) -> ClusterSpec:
         """The cluster's tasks and their addresses."""
@@ -41,6 +44,13 @@ class ClusterResolver(ABC):
         del task_type, task_id, config_proto
         return {}
 
+    def local_tasks(self) -> tuple[int, int]:
+        """Which of the tasks on its host this one is, and how many there are (not in `tf.distribute`).
+
+        The host's devices are divided by it. It is (0, 1) where nothing says that tasks share a host.
+        """
+        return 0, 1
+
     @property
     def environment(self) -> str:
         """What kind of place the cluster runs in, or "" if there is nothing to tell."""
@@ -49,9 +59,17 @@ class ClusterResolver(ABC):
     @property
     def task_type(self) -> str | None:
         """The job that this process is a task of, or None where the resolver does not know."""
-        return None
+        return self._task_type
+
+    @task_type.setter
+    def task_type(self, task_type: str | None) -> None:
+        self._task_type = task_type
 
     @property
     def task_id(self) -> int | None:
         """This process's number among the tasks of its job, or None where the resolver does not know."""
-        return None
+        return self._task_id
+
+    @task_id.setter
+    def task_id(self, task_id: int | None) -> None:
+        self._task_id = task_id

@@ -9,6 +9,7 @@ error that names the replica waited for.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,10 +18,14 @@ from typing import Any, Protocol, TypeVar
 
 from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
+from stratagem._core.options import CommunicationImplementation, CommunicationOptions
 from stratagem._core.values import DistributedValues
+from stratagem.engines._stop import Alone, StopAgreement
 from stratagem.errors import NotBuiltError
 
 __all__ = ["Capabilities", "Engine", "ReplicaEntry", "Tensor"]
+
+_logger = logging.getLogger(__name__)
 
 Tensor = Any  # the framework's own tensor: torch.Tensor or jax.Array
 T = TypeVar("T")
@@ -85,6 +90,19 @@ class Engine(ABC):
             f"a job of {cluster.world_size} hosts is not built yet with the {self.name} engine",
             fix="set KERAS_BACKEND=jax, or train on one host",
         )
+
+    def communicate_by(self, options: CommunicationOptions) -> None:
+        """Take a strategy's wishes about its collectives, before it connects; says which of them have no effect."""
+        if options.bytes_per_pack:
+            _logger.warning(
+                "CommunicationOptions.bytes_per_pack=%d has no effect with %s, which packs by itself",
+                options.bytes_per_pack,
+                self.name,
+            )
+        if options.implementation is CommunicationImplementation.RING:
+            _logger.warning(
+                "CommunicationImplementation.RING has no effect with %s, which chooses by itself", self.name
+            )
 
     @abstractmethod
     def connect(self, devices: Sequence[str]) -> None:
@@ -202,6 +220,10 @@ class Engine(ABC):
     @abstractmethod
     def barrier(self, name: str) -> None:
         """Return once every process of the job has called `barrier(name)`."""
+
+    def stop_agreement(self) -> StopAgreement:
+        """How this job's processes stop at the same step, once one of them was told to; for good."""
+        return Alone()
 
     @abstractmethod
     def value_and_grad(

@@ -12,14 +12,9 @@ from stratagem._core.options import (
 )
 from stratagem.experimental import coordinator, partitioners, rpc
 from stratagem.experimental._multi_worker import MultiWorkerMirroredStrategy
+from stratagem.experimental._preemption import PreemptionCheckpointHandler, PreemptionWatcher, TerminationConfig
 from stratagem.experimental._tpu import TPUStrategy
-from stratagem.experimental._unbuilt import (
-    CentralStorageStrategy,
-    ParameterServerStrategy,
-    PreemptionCheckpointHandler,
-    PreemptionWatcher,
-    TerminationConfig,
-)
+from stratagem.experimental._unbuilt import CentralStorageStrategy, ParameterServerStrategy
 
 __all__ = [
     "CentralStorageStrategy",

@@ -5,13 +5,7 @@ from __future__ import annotations
 
 from stratagem._core.unbuilt import Unbuilt
 
-__all__ = [
-    "CentralStorageStrategy",
-    "ParameterServerStrategy",
-    "PreemptionCheckpointHandler",
-    "PreemptionWatcher",
-    "TerminationConfig",
-]
+__all__ = ["CentralStorageStrategy", "ParameterServerStrategy"]
 
 
 class CentralStorageStrategy(Unbuilt, name="experimental.CentralStorageStrategy"):
@@ -20,15 +14,3 @@ class CentralStorageStrategy(Unbuilt, name="experimental.CentralStorageStrategy"
 
 class ParameterServerStrategy(Unbuilt, name="experimental.ParameterServerStrategy"):
     """The older name of `ParameterServerStrategy`. Not built yet."""
-
-
-class PreemptionCheckpointHandler(Unbuilt, name="experimental.PreemptionCheckpointHandler"):
-    """Saves the same step on all workers when the job is told to stop. Not built yet."""
-
-
-class PreemptionWatcher(Unbuilt, name="experimental.PreemptionWatcher"):
-    """Tells when the job is told to stop. Not built yet."""
-
-
-class TerminationConfig(Unbuilt, name="experimental.TerminationConfig"):
-    """What a preempted job does before it ends. Not built yet."""

@@ -30,6 +30,7 @@ INTERNALS = (
     Internal("keras.Model", "_compile_loss", "its trackers are the losses of single outputs, which are sums of terms"),
     Internal("keras.Model", "_flatten_layers", "all layers, nested ones too; `layers` stops at the first level"),
     Internal("keras.Model", "_loss_tracker", "the metric called loss, which is a sum of terms"),
+    Internal("keras.Model", "_initial_epoch", "where Keras's own loop begins; its BackupAndRestore sets it as well"),
     Internal(
         "keras.Layer",
         "_non_trainable_variables",
@@ -37,5 +38,25 @@ INTERNALS = (
     ),
     Internal("keras.metrics.MeanMetricWrapper", "_fn", "a user's function may give one number for a whole batch"),
     Internal("keras.src.losses.loss", "apply_mask", "the weights that Keras divides by when there is a mask"),
+    Internal(
+        "keras.src.trainers.data_adapters.array_data_adapter",
+        "ArrayDataAdapter",
+        "arrays are cut by index; everything else is read by the chief, and read again to go on after a stop",
+    ),
+    Internal(
+        "keras.src.trainers.data_adapters.generator_data_adapter",
+        "GeneratorDataAdapter",
+        "a generator can't be opened again for its earlier passes",
+    ),
+    Internal(
+        "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter",
+        "_inputs",
+        "the arrays, to see whether every process has the same, and to leave batches out without reading them",
+    ),
+    Internal(
+        "keras.src.trainers.epoch_iterator.EpochIterator",
+        "_steps_seen",
+        "how far a pass is that goes on from epoch to epoch; Keras ends the pass by it",
+    ),
     Internal("keras.src.trainers.compile_utils", "CompileMetrics", "a container of metrics inside `model.metrics`"),
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratagem.data._split import Share
+from stratagem.engines._progress import PROGRESS
 
 if TYPE_CHECKING:
     from stratagem.engines.torch._transport import Transport
@@ -56,6 +57,7 @@ def current() -> Step | None:
 @contextmanager
 def running(step: Step) -> Iterator[Step]:
     """Make `step` the current one inside the block."""
+    PROGRESS.step += 1
     previous = current()
     _THREAD.step = step
     try:

@@ -25,6 +25,11 @@ def set_backend(backend: str) -> None:
     os.environ[env.KERAS_BACKEND] = backend
 
 
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Set variables, such as which GPUs a framework sees, here and in the processes that this one starts."""
+    os.environ.update(variables)
+
+
 @contextlib.contextmanager
 def variable_unless_set(name: str, value: str) -> Generator[None]:
     """Let the variable `name` be `value` inside the block, for a library that reads it there; a user's own stays."""

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from stratagem._core import env
 from stratagem.errors import LaunchError
@@ -40,6 +41,7 @@ class Job:
         same_terminal: Whether the two end in the same place.
         stdin: What replica 0 reads; the others read nothing.
         pass_fds: By rank, descriptors that stay open in the process.
+        log_dir: A folder where each process gets a file with all of its output, or None.
     """
 
     def __init__(
@@ -51,7 +53,10 @@ class Job:
         same_terminal: bool,
         stdin: int = subprocess.DEVNULL,
         pass_fds: Sequence[tuple[int, ...]] = (),
+        log_dir: Path | None = None,
     ) -> None:
+        self._log_dir = log_dir
+        self._logs: list[BinaryIO] = []
         self.directory, self._warden = _start_warden()
         self.children: list[Child] = []
         self._errors: dict[int, Source] = {}
@@ -153,6 +158,8 @@ class Job:
         for child in self.children:
             for stream in child.streams:
                 stream.close()
+        for log in self._logs:
+            log.close()
         self._selector.close()
         shutil.rmtree(self.directory, ignore_errors=True)  # the warden tries again
         assert self._warden.stdin is not None
@@ -160,13 +167,21 @@ class Job:
         self._warden.wait()
 
     def _listen(self, child: Child, plan: Plan) -> None:
-        count = len(plan.processes)
-        prefix = f"[{plan.noun} {child.rank}/{count}] ".encode() if count > 1 else b""
+        prefix = f"[{plan.noun} {child.rank}/{plan.count}] ".encode() if plan.count > 1 else b""
+        log = self._log_of(child, plan)
         for stream, terminal, write in zip(child.streams, self._terminals, self._writers, strict=True):
-            source = Source(terminal, prefix, write)
+            source = Source(terminal, prefix, write, log)
             self._sources.append(source)
             self._selector.register(stream, selectors.EVENT_READ, source)
         self._errors[child.rank] = self._sources[-1]
+
+    def _log_of(self, child: Child, plan: Plan) -> Callable[[bytes], object] | None:
+        if self._log_dir is None:
+            return None
+        # Of several attempts all stays.
+        log = open(self._log_dir / f"{plan.noun}-{child.rank}.log", "ab", buffering=0)  # noqa: SIM115 - closed below
+        self._logs.append(log)
+        return log.write
 
     def _tell_warden(self, line: str) -> None:
         assert self._warden.stdin is not None

@@ -42,19 +42,29 @@ class Source:
         terminal: Where it goes, together with others.
         prefix: What each line starts with.
         write: Puts bytes on the terminal.
+        log: Keeps them as well.
     """
 
-    def __init__(self, terminal: Terminal, prefix: bytes, write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        terminal: Terminal,
+        prefix: bytes,
+        write: Callable[[bytes], None],
+        log: Callable[[bytes], object] | None = None,
+    ) -> None:
         self.prefix = prefix
         self.write = write
         self.tail = bytearray()
         self.ended = False
         self._terminal = terminal
+        self._log = log
         self._pending = bytearray()
         self._last_fed_seconds = 0.0
 
     def feed(self, data: bytes, now_seconds: float) -> None:
         """Take what the process has written."""
+        if self._log is not None:
+            self._log(data)
         self.tail += data
         del self.tail[:-_TAIL_BYTES]
         self._pending += data

@@ -36,21 +36,29 @@ class Plan:
     Attributes:
         processes: By rank.
         directory: The folder to start in, or None for the launcher's own.
-        noun: What people call one of the processes: "replica", or "process" where one can hold several replicas.
+        noun: What people call one of the processes: "replica", "process" where one can hold several replicas, "worker"
+            where each is a task of a cluster.
+        world_size: How many there are in all, where others run on other hosts; 0 if these are all.
     """
 
     processes: tuple[ProcessPlan, ...]
     directory: str | None = None
     noun: str = "replica"
+    world_size: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many processes the job has, with those of other hosts."""
+        return self.world_size or len(self.processes)
 
     def __str__(self) -> str:
-        count = len(self.processes)
-        lines = [f"{count} process{'es' if count > 1 else ''}"]
+        here = len(self.processes)
+        lines = [f"{here} process{'es' if here > 1 else ''}"]
         if self.directory is not None:
             lines.append(f"in {self.directory}")
         for process in self.processes:
             words = [f"{name}={shlex.quote(value)}" for name, value in process.variables]
-            lines.append(f"[{self.noun} {process.rank}/{count}] {' '.join(words)} {shlex.join(process.argv)}")
+            lines.append(f"[{self.noun} {process.rank}/{self.count}] {' '.join(words)} {shlex.join(process.argv)}")
         return "\n".join(lines)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
+_LOOK_SECONDS = 0.05
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -35,6 +37,13 @@ class Signals:
         """The signals that came since the last call."""
         taken, self._pending = self._pending, []
         return taken
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, and say whether a signal came; it ends the waiting."""
+        deadline = time.monotonic() + seconds
+        while not self._pending and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return bool(self._pending)
 
     def _take(self, signum: int, frame: FrameType | None) -> None:
         self._pending.append(signum)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from stratagem.launch import _failure
 from stratagem.launch._child import Child
@@ -21,9 +22,11 @@ _NOTICE_SECONDS = 2.0
 _END_SECONDS = 3.0
 # After Ctrl-C or SIGTERM a program may save its work.
 _SAVE_SECONDS = 30.0
+_RESTART_SECONDS = 1.0
+_TOLD_TO_STOP = 128 + signal.SIGTERM  # as `stratagem.BackupAndRestore` ends
 
 
-def supervise(plan: Plan, environ: Mapping[str, str]) -> int:
+def supervise(plan: Plan, environ: Mapping[str, str], *, max_restarts: int = 0, log_dir: Path | None = None) -> int:
     """Run the processes of `plan` to their end and return the job's exit code.
 
     The first process that fails decides: the others are stopped, and its exit code (128 + n for signal n) is the
@@ -32,33 +35,48 @@ def supervise(plan: Plan, environ: Mapping[str, str]) -> int:
     Args:
         plan: What to run.
         environ: The environment that the processes inherit.
+        max_restarts: How many times to begin again after a process has failed.
+        log_dir: A folder where each process gets a file with all of its output, or None.
     """
-    out, err = _Descriptor(1), _Descriptor(2)
     with Signals() as signals:
-        with Job(
-            plan,
-            environ=environ,
-            writers=(out.write, err.write),
-            same_terminal=_same_file(1, 2),
-            stdin=_stdin(),
-        ) as job:
-            ending = _Ending(job)
-            while job.running:
-                job.pump(POLL_SECONDS)
-                ending.ended(job.reap())
-                for signum in signals.taken():
-                    ending.signalled(signum)
-                if (out.broken or err.broken) and not ending.by_signal:
-                    ending.signalled(signal.SIGTERM)
-                ending.go_on()
-        if ending.first is None:
-            return 0
-        if not ending.by_signal:
-            err.write(_report(job, ending.first, plan).encode())
+        for restarts in range(max_restarts, -1, -1):
+            code, again = _attempt(plan, environ, signals, log_dir, restarts)
+            # What made a process fail may need a moment to pass, a port that is still taken above all.
+            if not again or not restarts or signals.wait(_RESTART_SECONDS):
+                return code
+    raise AssertionError("the last attempt returns")
+
+
+def _attempt(
+    plan: Plan, environ: Mapping[str, str], signals: Signals, log_dir: Path | None, restarts: int
+) -> tuple[int, bool]:
+    """Run the job once: its exit code, and whether it may begin again."""
+    out, err = _Descriptor(1), _Descriptor(2)
+    with Job(
+        plan,
+        environ=environ,
+        writers=(out.write, err.write),
+        same_terminal=_same_file(1, 2),
+        stdin=_stdin(),
+        log_dir=log_dir,
+    ) as job:
+        ending = _Ending(job)
+        while job.running:
+            job.pump(POLL_SECONDS)
+            ending.ended(job.reap())
+            for signum in signals.taken():
+                ending.signalled(signum)
+            if (out.broken or err.broken) and not ending.by_signal:
+                ending.signalled(signal.SIGTERM)
+            ending.go_on()
+    if ending.first is None:
+        return 0, False
+    if not ending.by_signal:
+        err.write(_report(job, ending.first, plan, restarts).encode())
     if out.broken or err.broken:
-        return _failure.exit_code(-signal.SIGPIPE)
+        return _failure.exit_code(-signal.SIGPIPE), False
     assert ending.first.returncode is not None
-    return _failure.exit_code(ending.first.returncode)
+    return _failure.exit_code(ending.first.returncode), not ending.by_signal
 
 
 class _Ending:
@@ -112,16 +130,22 @@ class _Descriptor:
             self.broken = True
 
 
-def _report(job: Job, first: Child, plan: Plan) -> str:
+def _report(job: Job, first: Child, plan: Plan, restarts: int) -> str:
     assert first.returncode is not None
-    count = len(plan.processes)
+    here = len(plan.processes)
     how = _failure.describe(first.returncode)
-    if count == 1:  # its output has stood alone, so there is nothing to find again
-        return f"\nstratagem: the process {how}\n"
+    again = f"stratagem: the job begins again, {restarts} restarts are left\n" if restarts else ""
+    if all(child.returncode == _TOLD_TO_STOP for child in job.children):
+        return (
+            f"\nstratagem: the job was told to stop, and has saved where it stood (exit code {_TOLD_TO_STOP})\n{again}"
+        )
+    if here == 1:  # its output has stood alone, so there is nothing to find again
+        return f"\nstratagem: the {'process' if plan.count == 1 else plan.noun} {how}\n{again}"
     words = _failure.last_words(job.stderr_tail(first.rank))
-    others = f"the other {plan.noun} was" if count == 2 else f"the other {_plural(plan.noun)} were"
+    others = f"the other {plan.noun} was" if here == 2 else f"the other {_plural(plan.noun)} were"
     last = f" The last it said:\n{words}" if words else ""
-    return f"\nstratagem: {plan.noun} {first.rank}/{count} failed first: it {how}; {others} stopped.{last}\n"
+    who = f"{plan.noun} {first.rank}/{plan.count}"
+    return f"\nstratagem: {who} failed first: it {how}; {others} stopped.{last}\n{again}"
 
 
 def _plural(noun: str) -> str:

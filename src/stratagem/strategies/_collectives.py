@@ -13,7 +13,16 @@ from stratagem._core.options import CommunicationOptions
 from stratagem.engines.base import Tensor
 from stratagem.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["Collectives", "check_options", "gather", "gather_in_replica", "parse_op", "reduce", "reduce_in_replica"]
+__all__ = [
+    "Collectives",
+    "check_options",
+    "check_type_of_options",
+    "gather",
+    "gather_in_replica",
+    "parse_op",
+    "reduce",
+    "reduce_in_replica",
+]
 
 Axis = int | Sequence[int] | None
 
@@ -48,19 +57,26 @@ def parse_op(given: ReduceOp | str) -> ReduceOp:
         raise ArgumentError(f"{given!r} is neither SUM nor MEAN", fix='reduce with "SUM" or "MEAN"') from None
 
 
-def check_options(options: object) -> None:
-    """Check the `options` of a collective, and say which of them has no effect.
+def check_type_of_options(options: object) -> None:
+    """Check the options of collectives.
 
     Raises:
         ArgumentTypeError: they are no `CommunicationOptions`.
     """
-    if options is None:
-        return
-    if not isinstance(options, CommunicationOptions):
+    if options is not None and not isinstance(options, CommunicationOptions):
         raise ArgumentTypeError(
             f"options={options!r} is not a CommunicationOptions", fix="options=CommunicationOptions(...)"
         )
-    if options.timeout_seconds is not None:
+
+
+def check_options(options: object) -> None:
+    """Check the `options` of one collective, and say which of them has no effect.
+
+    Raises:
+        ArgumentTypeError: they are no `CommunicationOptions`.
+    """
+    check_type_of_options(options)
+    if isinstance(options, CommunicationOptions) and options.timeout_seconds is not None:
         _logger.warning(
             "CommunicationOptions.timeout_seconds=%g has no effect on a single collective; "
             "STRATAGEM_COLLECTIVE_TIMEOUT_SECONDS sets the limit of all",

@@ -14,6 +14,7 @@ from stratagem._core.contexts import CurrentStrategy
 from stratagem._core.enums import ReduceOp
 from stratagem._core.options import CommunicationOptions
 from stratagem._core.values import PerReplica
+from stratagem.engines._progress import PROGRESS
 from stratagem.engines.base import Engine
 from stratagem.strategies import _collectives
 from stratagem.strategies._merge import MergePoint
@@ -113,6 +114,7 @@ class StrategyExtended(ABC):
     def call_on_replicas(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call `fn` in each local replica's context (not in `tf.distribute`; `strategy.run` is the public way)."""
         self.connect()
+        PROGRESS.step += 1
         if self.engine.capabilities.traced_functions:
             return self.engine.run_traced(fn, args, kwargs, self._traced)
         ids = self.engine.local_replica_ids

@@ -172,6 +172,8 @@ Use = Callable[[Path], None]
 
 # Public ways to each hook.
 USES: dict[str, tuple[Use, ...]] = {
+    "TorchEpochIterator._get_iterator": (fit, evaluate, predict),
+    "EpochIterator._enumerate_iterator": (fit, evaluate, predict),
     "TorchTrainer.__init__": (make_functional, make_subclass, compile_model),
     "Trainer.compile": (compile_model,),
     "TorchTrainer.fit": (fit,),

@@ -205,6 +205,44 @@ def _arrays_are_read_by_lists_of_indices() -> None:
     assert (x.shape, y.shape) == ((2, 2), (2, 1))
 
 
+@check("keras.Model", "_initial_epoch")
+def _training_begins_where_it_is_told() -> None:
+    model = model_of()
+    assert model._initial_epoch is None
+    model._initial_epoch = 3
+    assert model.fit(X, Y, epochs=5, verbose=0).epoch == [3, 4]
+
+
+@check("keras.src.trainers.data_adapters.generator_data_adapter", "GeneratorDataAdapter")
+def _generators_have_an_adapter_of_their_own() -> None:
+    from keras.src.trainers import data_adapters
+    from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+
+    assert type(data_adapters.get_data_adapter(pair for pair in [(X, Y)])) is GeneratorDataAdapter
+
+
+@check("keras.src.trainers.data_adapters.torch_data_loader_adapter", "TorchDataLoaderAdapter")
+def _a_users_loader_is_handed_on_as_it_is() -> None:
+    from keras.src.trainers import data_adapters
+    from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchDataLoaderAdapter
+
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 2), torch.ones(4)))
+    adapter = data_adapters.get_data_adapter(loader)
+    assert type(adapter) is TorchDataLoaderAdapter
+    assert adapter.get_torch_dataloader() is loader
+
+
+@check("keras.src.trainers.epoch_iterator.EpochIterator", "_steps_seen")
+def _steps_of_a_pass_are_counted_over_epochs() -> None:
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    batches = EpochIterator(X, Y, batch_size=1, steps_per_epoch=2)
+    for _ in range(3):
+        for _ in batches:
+            seen = batches._steps_seen
+    assert (seen, batches._steps_seen) == (2, 2), "the third epoch begins a new pass of four batches"
+
+
 @check("keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter", "_inputs")
 def _the_arrays_can_be_looked_at() -> None:
     arrays = keras.tree.flatten(array_adapter()._inputs)
@@ -234,10 +272,12 @@ def test_every_row_is_used() -> None:
     used |= {part for text in _texts() for part in text.split(".")}
     listed = {internal.name for internal in (*INTERNALS, *of_jax.INTERNALS)}
     # Known by its module only, and called through its module.
-    assert listed - used <= {"CompileMetrics", "apply_mask", "get_keras_mask", "set_keras_mask"}
+    by_module = {"CompileMetrics", "apply_mask", "convert_to_sliceable", "get_keras_mask", "set_keras_mask"}
+    assert listed - used <= by_module
     sources = "".join(path.read_text() for path in FOLDER.rglob("*.py"))
     assert "keras.src.trainers.compile_utils" in sources
     assert "keras_loss.apply_mask(" in sources
+    assert "array_slicing.convert_to_sliceable(" in sources
 
 
 def test_what_is_imported_from_inside_keras_is_in_a_table() -> None:

@@ -22,6 +22,7 @@ from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues
 from stratagem.engines._header import Header, callers_line, check_agreement
 from stratagem.engines._operands import check_axis, check_reducible
+from stratagem.engines._stop import Alone, StopAgreement
 from stratagem.engines.base import Capabilities, Engine, ReplicaEntry, Tensor
 from stratagem.engines.jax import _differentiation, _job, _peers, _tracing
 from stratagem.engines.jax._collectives import Collectives
@@ -80,7 +81,7 @@ class JaxEngine(Engine):
             return
         if cluster.world_size > 1:
             self._peers = _peers.join(cluster)
-        self._present = Devices()
+        self._present = Devices(sharers=cluster.num_local_tasks)
 
     def connect(self, devices: Sequence[str]) -> None:
         wanted = tuple(devices)
@@ -204,6 +205,10 @@ class JaxEngine(Engine):
         self._agree(f"broadcast(source={source})", values)
         return self._on_each(lambda programs: programs.broadcast(values, source))
 
+    def said_by_all(self, doing: str, mine: object) -> list[Any]:
+        """What each process of the job says, by rank: one entry where there is one process. `doing` names the call."""
+        return [mine] if self._peers is None else self._peers.exchange(doing, mine)
+
     def barrier(self, name: str) -> None:
         self._checked([Header(f"barrier({name!r})")] * len(self.local_replica_ids))
 
@@ -214,6 +219,9 @@ class JaxEngine(Engine):
             what: What was waited for, such as "a training step".
         """
         return contextlib.nullcontext() if self.others is None else self.others.naming_the_lost(what)
+
+    def stop_agreement(self) -> StopAgreement:
+        return Alone() if self._peers is None else self._peers.pulse
 
     def value_and_grad(
         self, fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False

@@ -16,21 +16,26 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 from jax._src import distributed  # the store has no public name
+from jax._src.lib import _jax
 
 from stratagem import launch
 from stratagem._core import env
 from stratagem._core.cluster import Cluster
-from stratagem.engines import _lost
-from stratagem.engines.jax import _meeting
+from stratagem.engines import _lost, _meeting
+from stratagem.engines._progress import PROGRESS
+from stratagem.engines._pulse import Pulse
+from stratagem.engines.jax import _in_flight
+from stratagem.engines.jax._coordinator import Coordinator
+from stratagem.engines.jax._key_value_store import KeyValueStore
 from stratagem.errors import ContextError, ReplicaFailedError, StratagemError
 
 __all__ = ["Peers", "join"]
 
-_HEARTBEAT_SECONDS = 30
 _LOOK_SECONDS = 0.2
 _DEATH_SECONDS = 2.0
 _NOTICE_SECONDS = 1.0  # for the others to learn that this one failed, as the store may go with it
@@ -50,20 +55,29 @@ class Peers:
 
     Args:
         rank: This process's number.
-        world_size: How many processes there are.
+        names: For people, by rank.
         on_one_host: Whether they all run on this host.
         timeout_seconds: The longest that one waits for another.
     """
 
-    def __init__(self, rank: int, world_size: int, *, on_one_host: bool, timeout_seconds: float) -> None:
+    def __init__(self, rank: int, names: Sequence[str], *, on_one_host: bool, timeout_seconds: float) -> None:
         self.rank = rank
-        self.world_size = world_size
+        self.world_size = len(names)
         self.noun = "process"
         self._timeout_seconds = timeout_seconds
         self._store: Any = distributed.global_state.client
         self._number = 0
-        self._last = ["the start"] * world_size
+        self._last = ["the start"] * self.world_size
         self._pids: list[int] = []
+        self.pulse = Pulse(
+            KeyValueStore(self._store),
+            rank,
+            names,
+            failure_timeout_seconds=env.failure_timeout_seconds(),
+            kept_by_first=True,
+            stalled=self._stalled,
+        )
+        self.pulse.start()
         # Runs before jax's own, which waits for all the others.
         atexit.register(self._leave)
         pids = self.exchange("joining the job", os.getpid())
@@ -80,6 +94,7 @@ class Peers:
         """
         number = self._number
         self._number += 1
+        PROGRESS.number, PROGRESS.doing = number, doing
         with self.naming_the_lost(doing):
             self._store.key_value_set_bytes(_key(number, self.rank), pickle.dumps(_Said(doing, mine)))
         deadline = time.monotonic() + self._timeout_seconds
@@ -93,6 +108,10 @@ class Peers:
     def post(self, notice: str) -> None:
         """Let `wait_for` return in the other processes, now and later."""
         self._store.key_value_set_bytes(_notice(notice), b"")
+
+    def posted(self, notice: str) -> bool:
+        """Whether some process has posted `notice`."""
+        return self._look(_notice(notice)) is not None
 
     def wait_for(self, notice: str, rank: int, what: str) -> None:
         """Return once process `rank` has posted `notice`.
@@ -126,6 +145,8 @@ class Peers:
 
     def lost(self, problem: str, what: str) -> StratagemError:
         """The error for a collective that broke off with `problem`."""
+        if not self._pids and (gone := self.pulse.whoever_broke(what)) is not None:
+            return gone
         deadline = time.monotonic() + _DEATH_SECONDS
         while time.monotonic() < deadline:
             for rank in range(self.world_size):
@@ -162,8 +183,9 @@ class Peers:
         if how is not None:
             return _lost.left(rank, how == b"failed", self.rank, what, self.noun)
         if self._dead(rank):
+            self.pulse.leave_to_program()
             return _lost.died(rank, self._pids[rank], self.rank, what, self.noun)
-        return None
+        return None if self.pulse.lost is None else self.pulse.raised()
 
     def _dead(self, rank: int) -> bool:
         """Whether the process is no more, as far as this one can see."""
@@ -175,12 +197,26 @@ class Peers:
         except jax.errors.JaxRuntimeError:  # nobody has set it, or the store has gone
             return None
 
+    def _stalled(self) -> StratagemError | None:
+        """The error about those for whom a compiled step has waited too long."""
+        seconds = _in_flight.waiting_seconds()
+        if seconds < self._timeout_seconds:
+            return None
+        missing = {}
+        for rank in range(self.world_size):
+            sign = self.pulse.sign_of(rank)
+            if rank != self.rank and sign is not None and (sign.step, sign.number) != (PROGRESS.step, PROGRESS.number):
+                missing[rank] = f"at step {sign.step}, in {sign.doing}"
+        what = f"step {PROGRESS.step}"
+        return _lost.late(missing or {self.rank: what}, self.world_size, self.rank, what, seconds, self.noun)
+
     def _leave(self) -> None:
         """Tell the others that this program is at its end, and see whether they come to theirs."""
         # Set by the interpreter when it ends because of an exception that nobody caught.
         failed = getattr(sys, "last_value", None) is not None
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the process that keeps the store has gone
             self._store.key_value_set_bytes(_left(self.rank), b"failed" if failed else b"ended")
+        self.pulse.close(failed=failed)
         limit_seconds = _NOTICE_SECONDS if failed else self._timeout_seconds
         if not self._all_left(time.monotonic() + limit_seconds) or failed:
             _leave_without_goodbye()
@@ -221,13 +257,16 @@ def join(place: env.Job | Cluster) -> Peers:
     """
     timeout_seconds = env.collective_timeout_seconds()
     if isinstance(place, Cluster):
-        _meeting.meet_at_address(place, timeout_seconds)
+        names = [place.names([rank]) for rank in range(place.world_size)]
+        _reached_at(_meeting.meet_at_address(place, timeout_seconds))
         host, port = place.chief
-        _initialize(f"{host}:{port}", f"[::]:{port}", place.rank, place.world_size, None, timeout_seconds)
+        gpus = _gpus_of_task(place)
+        _initialize(f"{host}:{port}", f"[::]:{port}", place.rank, place.world_size, gpus, timeout_seconds)
     else:
+        names = [f"process {rank}" for rank in range(place.world_size)]
         with _meeting.meet_in_folder(place, timeout_seconds) as address:
             _initialize(address, address, place.rank, place.world_size, _local_gpus(place), timeout_seconds)
-    return Peers(place.rank, place.world_size, on_one_host=isinstance(place, env.Job), timeout_seconds=timeout_seconds)
+    return Peers(place.rank, names, on_one_host=isinstance(place, env.Job), timeout_seconds=timeout_seconds)
 
 
 def _initialize(
@@ -239,16 +278,18 @@ def _initialize(
     jax.config.update("jax_enable_preemption_service", False)
     seconds = max(1, int(timeout_seconds))
     try:
-        jax.distributed.initialize(
-            coordinator_address=address,
-            coordinator_bind_address=bind,
-            num_processes=world_size,
-            process_id=rank,
-            local_device_ids=gpus,
-            initialization_timeout=seconds,
-            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=seconds,
-        )
+        with _coordinator_apart():
+            jax.distributed.initialize(
+                coordinator_address=address,
+                coordinator_bind_address=bind,
+                num_processes=world_size,
+                process_id=rank,
+                local_device_ids=gpus,
+                initialization_timeout=seconds,
+                # Only later than our own pulse: jax ends the process with SIGABRT.
+                heartbeat_timeout_seconds=int(2 * env.failure_timeout_seconds()) + 10,
+                shutdown_timeout_seconds=seconds,
+            )
     except RuntimeError as error:
         if "before" not in str(error):
             raise
@@ -258,6 +299,22 @@ def _initialize(
         ) from error
 
 
+def _reached_at(address: str) -> None:
+    """Let gloo listen at the address by which the others reach this host; it would take what the host's name means."""
+    _jax.make_gloo_tcp_collectives = partial(_jax.make_gloo_tcp_collectives, hostname=address)
+
+
+@contextlib.contextmanager
+def _coordinator_apart() -> Iterator[None]:
+    """Services that jax starts inside are processes of their own."""
+    make = _jax.get_distributed_runtime_service
+    _jax.get_distributed_runtime_service = Coordinator
+    try:
+        yield
+    finally:
+        _jax.get_distributed_runtime_service = make
+
+
 def _local_gpus(job: env.Job) -> list[int] | None:
     """Which of this host's GPUs are this process's."""
     count = env.replicas() or launch.num_gpus(env.inherited())
@@ -265,6 +322,15 @@ def _local_gpus(job: env.Job) -> list[int] | None:
         return None
     share = count // job.world_size
     return list(range(job.rank * share, (job.rank + 1) * share))
+
+
+def _gpus_of_task(cluster: Cluster) -> list[int] | None:
+    """Which of this host's GPUs are this task's, or None for all."""
+    count = launch.num_gpus(env.inherited())
+    if env.cpu_devices() is not None or not count or cluster.num_local_tasks == 1:
+        return None
+    mine = cluster.devices_of_task([f"GPU:{index}" for index in range(count)])
+    return [int(name.partition(":")[2]) for name in mine]
 
 
 def _key(number: int, rank: int) -> str:

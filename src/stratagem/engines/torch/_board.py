@@ -14,6 +14,8 @@ from collections.abc import Callable
 import torch
 
 from stratagem.engines import _lost
+from stratagem.engines._progress import PROGRESS
+from stratagem.engines._pulse import Pulse
 from stratagem.engines.torch._header import Header
 from stratagem.engines.torch._segment import Handle, Segment, aligned
 from stratagem.engines.torch._waiting import wait_until
@@ -37,11 +39,14 @@ class Board:
     turn, so a replica can post k + 1 while others still read k.
     """
 
-    def __init__(self, segment: Segment, rank: int, world_size: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, segment: Segment, rank: int, world_size: int, timeout_seconds: float, pulse: Pulse | None = None
+    ) -> None:
         self.segment = segment
         self.rank = rank
         self.world_size = world_size
         self.timeout_seconds = timeout_seconds
+        self._pulse = pulse
         self._flags = segment.tensor(torch.int64, 0, world_size * _COLUMNS).view(world_size, _COLUMNS).numpy()
         self._headers_at = aligned(world_size * _COLUMNS * 8)
         self._number = 0
@@ -49,15 +54,17 @@ class Board:
         self._flags[rank, _PID] = os.getpid()
 
     @classmethod
-    def create(cls, rank: int, world_size: int, timeout_seconds: float) -> Board:
+    def create(cls, rank: int, world_size: int, timeout_seconds: float, pulse: Pulse | None = None) -> Board:
         """The board itself; replica 0 makes it."""
         num_bytes = aligned(world_size * _COLUMNS * 8) + world_size * (_NUM_SLOTS + 1) * _HEADER_BYTES
-        return cls(Segment.create(num_bytes, "board"), rank, world_size, timeout_seconds)
+        return cls(Segment.create(num_bytes, "board"), rank, world_size, timeout_seconds, pulse)
 
     @classmethod
-    def open(cls, handle: Handle, rank: int, world_size: int, timeout_seconds: float) -> Board:
+    def open(
+        cls, handle: Handle, rank: int, world_size: int, timeout_seconds: float, pulse: Pulse | None = None
+    ) -> Board:
         """The board that replica 0 made."""
-        return cls(Segment.open(handle), rank, world_size, timeout_seconds)
+        return cls(Segment.open(handle), rank, world_size, timeout_seconds, pulse)
 
     @property
     def slot(self) -> int:
@@ -67,6 +74,7 @@ class Board:
     def begin(self, what: str) -> None:
         """Start the next collective once its slot is no longer read by anyone."""
         self._number += 1
+        PROGRESS.number, PROGRESS.doing = self._number, what
         self._wait_for_flag(_DONE, self._number - _NUM_SLOTS, what)
 
     def exchange(self, header: Header) -> list[Header]:
@@ -107,6 +115,8 @@ class Board:
                 self._write(_NOTE_SLOT, what.encode())
                 self._flags[self.rank, _NOTED] = 1
             error = self._gone(missing(), what)
+            if error is None and self._pulse is not None and self._pulse.lost is not None:
+                error = self._pulse.raised()
             if error is not None and not ready():
                 raise error
 

@@ -12,9 +12,13 @@ import numpy as np
 import torch
 
 from stratagem._core import env, state
+from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
+from stratagem._core.options import CommunicationOptions
+from stratagem.engines._stop import Alone, StopAgreement
 from stratagem.engines.base import Capabilities, Engine, Tensor
 from stratagem.engines.torch import _autograd, _connection, _devices, _memory
+from stratagem.engines.torch._connection import Connection
 from stratagem.engines.torch._local import LocalTransport
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import ArgumentTypeError, LaunchError
@@ -30,10 +34,12 @@ class TorchEngine(Engine):
 
     def __init__(self) -> None:
         self._alone = LocalTransport()
-        self._joined: Transport | None = None
+        self._joined: Connection | None = None
+        self._in_cluster: tuple[Cluster, torch.device] | None = None
         self._transport: Transport = self._alone
         self._device = torch.device("cpu")
         self._connected_devices: tuple[str, ...] | None = None
+        self._options = CommunicationOptions()
 
     @property
     def transport(self) -> Transport:
@@ -46,10 +52,17 @@ class TorchEngine(Engine):
         return self._device
 
     def local_devices(self) -> tuple[str, ...]:
-        return _devices.default_devices()
+        here = _devices.default_devices()
+        if self._in_cluster is None:
+            return here
+        kind = here[0].partition(":")[0]
+        return tuple(f"{kind}:{index}" for index in range(self._in_cluster[0].world_size))
 
     def all_devices(self) -> tuple[str, ...]:
         return _devices.all_devices()
+
+    def communicate_by(self, options: CommunicationOptions) -> None:
+        self._options = options
 
     def connect(self, devices: Sequence[str]) -> None:
         if self._connected_devices == tuple(devices):
@@ -61,12 +74,22 @@ class TorchEngine(Engine):
             self._transport = self._alone
         else:
             self._transport = self._join(devices)
-        self._device = _devices.torch_device(devices[self._transport.rank])
+        # In a cluster the devices of all hosts are counted through, and none of torch's has such a number.
+        here = _devices.torch_device(devices[self._transport.rank])
+        self._device = here if self._in_cluster is None else self._in_cluster[1]
         self._connected_devices = tuple(devices)
+
+    def join(self, cluster: Cluster) -> None:
+        if self._in_cluster is not None:
+            return
+        mine = cluster.devices_of_task(_devices.default_devices())[cluster.process]
+        self._in_cluster = (cluster, _devices.torch_device(mine))
+        self._joined = _connection.connect_cluster(cluster, self._in_cluster[1], self._options)
+        atexit.register(self.disconnect)
 
     def _join(self, devices: Sequence[str]) -> Transport:
         if self._joined is not None:
-            return self._joined
+            return self._joined.transport
         job = env.job()
         if job is None or job.world_size != len(devices):
             raise LaunchError(
@@ -74,9 +97,9 @@ class TorchEngine(Engine):
                 f"this one is {'alone' if job is None else f'one of {job.world_size}'}",
                 fix=f"start the script with: stratagem run --replicas {len(devices)} script.py",
             )
-        self._joined = _connection.connect(job, devices)
+        self._joined = _connection.connect(job, devices, self._options)
         atexit.register(self.disconnect)
-        return self._joined
+        return self._joined.transport
 
     def disconnect(self) -> None:
         if self._joined is not None:
@@ -141,6 +164,9 @@ class TorchEngine(Engine):
 
     def barrier(self, name: str) -> None:
         self._transport.barrier(name)
+
+    def stop_agreement(self) -> StopAgreement:
+        return Alone() if self._joined is None else self._joined.pulse
 
     def value_and_grad(
         self, fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False

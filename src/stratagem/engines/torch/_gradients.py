@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from stratagem.engines.torch._buckets import BUCKET_BYTES, Slice, plan_buckets
+from stratagem.engines.torch._buckets import Slice, plan_buckets
 from stratagem.engines.torch._transport import Transport
 
 _PRESENT = "which parameters have gradients"
@@ -24,7 +24,7 @@ class GradientReducer:
         transport: Of the job.
         parameters: The leaves whose `grad` is to be summed; the same on every replica.
         extras: Dtype and shape of each tensor that rides along, by name.
-        bucket_bytes: Aimed at for all buckets but the first, which is smaller.
+        bucket_bytes: Aimed at for all buckets but the first, which is smaller; the transport's if not given.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class GradientReducer:
         transport: Transport,
         parameters: Sequence[torch.Tensor],
         extras: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
     ) -> None:
         self._parameters = list(parameters)
         layout = plan_buckets(
             [(parameter.dtype, tuple(parameter.shape)) for parameter in parameters],
             {**extras, _PRESENT: (torch.float32, (len(parameters),))},
-            bucket_bytes,
+            transport.bucket_bytes if bucket_bytes is None else bucket_bytes,
         )
         self._channel = transport.bucket_channel(layout)
         self._num_buckets = layout.num_buckets

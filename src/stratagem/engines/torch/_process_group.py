@@ -34,6 +34,7 @@ class ProcessGroupTransport(Transport):
         device: Where this replica's tensors are.
         store: The rendezvous store.
         notes: Where each replica notes what it is doing.
+        far: Some replicas run on other hosts, whose processes can't be looked at.
         timeout_seconds: As given to the groups.
     """
 
@@ -45,6 +46,8 @@ class ProcessGroupTransport(Transport):
         store: dist.Store,
         notes: Notes,
         timeout_seconds: float,
+        *,
+        far: bool = False,
     ) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), store)
         self._control = control
@@ -52,6 +55,7 @@ class ProcessGroupTransport(Transport):
         self._device = device
         self._notes = notes
         self._timeout_seconds = timeout_seconds
+        self._far = far
         self._number = 0
         self.note("its start")
 
@@ -118,12 +122,16 @@ class ProcessGroupTransport(Transport):
             return call()
         except RuntimeError as error:
             seconds = time.monotonic() - started
+            if self._notes.pulse.lost is not None:
+                raise self._notes.pulse.raised() from error
             if "imed out" in str(error) or "imeout" in str(error):
                 raise self._late(what, self._timeout_seconds) from error
             raise self._broken(what, seconds, str(error)) from error
 
     def _broken(self, what: str, seconds: float, problem: str) -> StratagemError:
         """The error about whoever broke a connection."""
+        if (lost := self._notes.pulse.whoever_broke(what) if self._far else None) is not None:
+            return lost
         # A process that is killed loses its connections a moment before it counts as dead.
         deadline = time.monotonic() + _DEATH_SECONDS
         while time.monotonic() < deadline:
@@ -162,8 +170,7 @@ class ProcessGroupTransport(Transport):
         return _GroupBuckets(self, self._data, self._device, layout)
 
     def close(self, *, failed: bool = False) -> None:
-        self._notes.write(self._number, "the end of its program", "failed" if failed else "ended")
-        self._notes.close()
+        self._notes.write(self._number, "the end of its program")
 
 
 def _packed_bytes(header: Header) -> int:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
 from stratagem.engines._operands import check_axis, check_reducible
-from stratagem.engines.torch._buckets import BucketLayout
+from stratagem.engines.torch._buckets import BUCKET_BYTES, BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, specs_of
 from stratagem.errors import StructureMismatchError
 
@@ -50,11 +50,16 @@ class BucketChannel(ABC):
 
 
 class Transport(ABC):
-    """The collectives of one job, from the point of view of one replica."""
+    """The collectives of one job, from the point of view of one replica.
+
+    Attributes:
+        bucket_bytes: The size of one message of gradients that is aimed at.
+    """
 
     def __init__(self, rank: int, world_size: int, store: dist.Store | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.bucket_bytes = BUCKET_BYTES
         self._store = store
         self._runs = 0
         self._run = 0

@@ -16,18 +16,20 @@ from keras.src.backend.jax import random as jax_random
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
 from stratagem.engines import select
 from stratagem.engines.jax import JaxEngine
 from stratagem.engines.jax._tracing import in_replica_trace
 from stratagem.engines.jax._variables import Access, use_access
-from stratagem.errors import ContextError
-from stratagem.keras_fit import _attachment, _callbacks, _synchronized
+from stratagem.errors import ContextError, JobMismatchError
+from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
 from stratagem.keras_fit._jax._placement import ahead
 from stratagem.keras_fit._jax._reading import batches_of
+from stratagem.keras_fit._jax._resume import RANDOM, batches_after
 from stratagem.keras_fit._jax._steps import Steps
 
 _CHIEF = 0
@@ -58,11 +60,13 @@ def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
     outermost = not _running
     _running.append(engine)
     try:
-        if engine is None or not outermost:
-            return original(model, *args, **kwargs)
-        with engine.naming_the_lost(f"model.{original.__name__}()"):
-            run = original if engine.rank == _CHIEF else partial(_callbacks.run_quietly, original)
-            return run(model, *args, **kwargs)
+        kwargs = _resume.listed(kwargs)
+        with _resume.during(original.__name__, RANDOM):
+            if engine is None or not outermost:
+                return original(model, *args, **kwargs)
+            with engine.naming_the_lost(f"model.{original.__name__}()"):
+                run = original if engine.rank == _CHIEF else partial(_callbacks.run_quietly, original)
+                return run(model, *args, **kwargs)
     finally:
         _running.pop()
 
@@ -74,18 +78,37 @@ def _make_function(kind: str) -> Callable[..., Any]:
         if _attachment.strategy_of(model) is None:
             return original(model, force)
         if getattr(model, attribute) is None or force:
-            steps = _ahead_of_time.instead_of_training(model, kind) or Steps(model, _engine().replicas, kind)
+            steps = _ahead_of_time.instead_of_training(model, kind) or Steps(
+                model, _engine().replicas, kind, partial(_agree, kind)
+            )
             setattr(model, attribute, model._make_function(steps, concatenate_outputs=kind == "predict"))
         return getattr(model, attribute)
 
     return make
 
 
+def _agree(kind: str, mine: dict[str, str]) -> None:
+    engine = _engine()
+    for rank, theirs in enumerate(engine.said_by_all(f"the first {kind} step of a model", mine)):
+        for what, value in mine.items():
+            if theirs[what] != value:
+                raise JobMismatchError(
+                    f"in the first {kind} step {what} of process {engine.rank} and of process {rank} differ: "
+                    f"{value:.500} and {theirs[what]:.500}",
+                    fix="make the same model, and give it the same data, in every process",
+                )
+
+
 def _get_iterator(original: Callable[..., Any], epoch_iterator: Any) -> Iterator[Any]:
     engine = _running[-1] if _running else None
-    if engine is None:
-        return original(epoch_iterator)
-    return ahead(engine.replicas, iter(batches_of(engine, epoch_iterator.data_adapter)))
+    adapter = epoch_iterator.data_adapter
+
+    def open_pass(count: int, begin: Callable[[], None]) -> Iterator[Any]:
+        if engine is not None:
+            return ahead(engine.replicas, batches_of(engine, adapter, count, begin))
+        return batches_after(adapter, count, begin) if count else iter(original(epoch_iterator))
+
+    return _resume.opened(open_pass, adapter)
 
 
 def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,6 +135,12 @@ HOOKS = Hooks(
             for kind in ("train", "test", "predict")
         ),
         Hook(JAXEpochIterator, "_get_iterator", _get_iterator, "rows go to the replica that computes on them"),
+        Hook(
+            EpochIterator,
+            "_enumerate_iterator",
+            _resume.enumerate_steps,
+            "a run that was stopped goes on with the batch after the last one that was saved",
+        ),
         *(Hook(keras.Model, name, _save, "one writer") for name in ("save", "save_weights", "export")),
         Hook(loss_module, "reduce_weighted_values", _losses.reduce_weighted_values, "losses weigh themselves"),
         Hook(

@@ -12,6 +12,11 @@ INTERNALS = (
     Internal("keras.Model", "_make_function", "steps_per_execution as Keras does it"),
     Internal("keras.Model", "_symbolic_build", "builds a model, its optimizer and its metrics from a batch's shapes"),
     Internal("keras.optimizers.LossScaleOptimizer", "_trainable_variables", "the weights that it was built for"),
+    Internal(
+        "keras.src.trainers.data_adapters.array_slicing",
+        "convert_to_sliceable",
+        "arrays in the form in which Keras cuts batches from them, to leave batches out without reading them",
+    ),
     Internal("keras.src.backend", "get_keras_mask", "the mask of predictions, for the metrics"),
     Internal("keras.src.backend", "set_keras_mask", "the same, on the way back"),
 )

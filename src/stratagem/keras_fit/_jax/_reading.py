@@ -7,8 +7,9 @@ arrays that differ because nobody seeded them) is read by the chief, which hands
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from stratagem.engines._random_state import put_random_states, random_states
 from stratagem.engines.jax import JaxEngine
 from stratagem.errors import ReplicaFailedError
 from stratagem.keras_fit._fingerprint import fingerprint
+from stratagem.keras_fit._jax._resume import batches_after
 
 _CHIEF = 0
 
@@ -31,17 +33,35 @@ def spans_processes(engine: JaxEngine) -> bool:
     return len(engine.local_replica_ids) < engine.num_replicas
 
 
-def batches_of(engine: JaxEngine, adapter: Any) -> Iterator[Any]:
-    """One pass over the data of a Keras data adapter."""
+def batches_of(
+    engine: JaxEngine, adapter: Any, count: int = 0, begin: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
+    """One pass over the data of a Keras data adapter.
+
+    Args:
+        engine: This process's.
+        adapter: Keras's.
+        count: How many batches to leave out at the beginning; those of arrays are not read.
+        begin: Called before the first of them is read, or its order drawn.
+    """
+    batches = _batches_of(engine, adapter, count, begin)
+    if not count or engine.replicas.on_cpu:
+        return batches
+    # One was on its way to the devices already when the run was stopped: what was drawn for it was drawn by then.
+    first = next(batches, None)
+    return batches if first is None else itertools.chain([first], batches)
+
+
+def _batches_of(engine: JaxEngine, adapter: Any, count: int, begin: Callable[[], None]) -> Iterator[Any]:
     if not spans_processes(engine):
-        return adapter.get_jax_iterator()
+        return batches_after(adapter, count, begin)
     share_random_state(engine)
     if adapter not in _same_everywhere:
         # Once, not in every epoch: it reads the arrays.
         _same_everywhere[adapter] = _is_same_everywhere(engine, adapter)
     if _same_everywhere[adapter]:
-        return adapter.get_jax_iterator()
-    return _from_chief(engine, iter(adapter.get_jax_iterator()) if engine.rank == _CHIEF else iter(()))
+        return batches_after(adapter, count, begin)
+    return _from_chief(engine, batches_after(adapter, count, begin) if engine.rank == _CHIEF else iter(()))
 
 
 def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratagem.engines.jax import JaxEngine
+from stratagem.errors import ReplicaFailedError
 
 _CHIEF = 0
 
@@ -20,6 +21,7 @@ def save(engine: JaxEngine, path: Any, write: Callable[[], Any]) -> Any:
 
     Raises:
         CollectiveTimeoutError: the chief did not save to `path` in time.
+        ReplicaFailedError: the chief could not save.
     """
     others = engine.others
     if others is None:
@@ -28,8 +30,14 @@ def save(engine: JaxEngine, path: Any, write: Callable[[], Any]) -> Any:
     _saves[key] += 1
     notice = f"{key} {_saves[key]}"
     if engine.rank == _CHIEF:
-        result = write()
-        others.post(notice)
-        return result
+        try:
+            return write()
+        except BaseException:
+            others.post(f"{notice} failed")
+            raise
+        finally:
+            others.post(notice)
     others.wait_for(notice, _CHIEF, f"saving to {path!s}")
+    if others.posted(f"{notice} failed"):
+        raise ReplicaFailedError(f"process {_CHIEF} could not save {path!s}", fix=f"read what process {_CHIEF} printed")
     return None

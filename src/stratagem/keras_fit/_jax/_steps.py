@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from stratagem.engines._progress import PROGRESS
 from stratagem.engines.jax._in_flight import InFlight
 from stratagem.engines.jax._mesh import AXIS, Replicas
 from stratagem.keras_fit._jax import _kind, _replica_steps, _trace
@@ -31,12 +32,16 @@ class Steps:
         model: Compiled and built.
         replicas: Those that it trains on.
         kind: "train", "test" or "predict".
+        agree: Called with a description of the first step, before it is compiled.
     """
 
-    def __init__(self, model: Any, replicas: Replicas, kind: str) -> None:
+    def __init__(
+        self, model: Any, replicas: Replicas, kind: str, agree: Callable[[dict[str, str]], None] | None = None
+    ) -> None:
         self._model = model
         self._replicas = replicas
         self._kind = kind
+        self._agree = agree
         self._in_flight = InFlight(replicas.on_cpu)
         self._global = self._global_step()
         divides = replicas.size > 1 and not self._eager and not self._gathers and _kind.divides_by_rows(model, kind)
@@ -53,10 +58,14 @@ class Steps:
 
     def __call__(self, state: Any, data: Any) -> tuple[Any, Any]:
         """One step on one global batch: Keras's logs or outputs, and the new state."""
+        if self._agree is not None:
+            self._agree(_description(self._model, data))
+            self._agree = None
         replicas = self._replicas
         state = tuple(state) if isinstance(state, _Placed) else place_state(replicas, state)
         divides = num_rows(data) % replicas.size == 0
         data = place_batch(replicas, data, divides)
+        PROGRESS.step += 1
         result, state = self._run(divides, lambda step: step(state, data))
         self._in_flight.note(result)
         return result, _Placed(state)
@@ -122,6 +131,18 @@ def lower_train_step(model: Any, replicas: Replicas, state: Any, data: Any) -> A
         data: A batch whose rows divide evenly, as Keras's steps get it; only shapes and dtypes count.
     """
     return Steps(model, replicas, "train").lower(state, data)
+
+
+def _description(model: Any, data: Any) -> dict[str, str]:
+    """What the compiled steps of two processes must have in common, or each would wait for another thing."""
+    optimizer = getattr(model, "optimizer", None)
+    shapes = [f"{value.dtype}{list(value.shape)}" for value in jax.tree.leaves(data)]
+    return {
+        "the shapes of the batch": ", ".join(shapes),
+        "the model's variables": ", ".join(f"{one.path} {one.dtype}{list(one.shape)}" for one in model.variables),
+        "the optimizer": type(optimizer).__name__,
+        "steps_per_execution": str(model.steps_per_execution),
+    }
 
 
 def _replicated(replicas: Replicas, result: tuple[Any, Any]) -> tuple[Any, Any]:

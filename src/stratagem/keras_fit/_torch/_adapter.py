@@ -8,7 +8,7 @@ and each replica takes its rows of what the chief read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from stratagem.engines.torch._random_state import share_random_state
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import JobMismatchError, ReplicaFailedError
 from stratagem.keras_fit._fingerprint import fingerprint
+from stratagem.keras_fit._resume import dropped
 from stratagem.keras_fit._rows import num_rows
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut
 
@@ -37,7 +38,7 @@ class ReplicaDataAdapter(DataAdapter):
     """
 
     def __init__(self, inner: Any, transport: Transport, ledger: BatchLedger) -> None:
-        self._inner = inner
+        self.inner = inner
         self._transport = transport
         self._ledger = ledger
         mine = _Summary(inner)
@@ -65,29 +66,35 @@ class ReplicaDataAdapter(DataAdapter):
 
     def on_epoch_begin(self) -> None:
         if self._reads:
-            self._inner.on_epoch_begin()
+            self.inner.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
         if self._reads:
-            self._inner.on_epoch_end()
+            self.inner.on_epoch_end()
 
-    def batches(self) -> Iterator[Any]:
-        """This replica's parts of one pass over the data, in order."""
+    def batches(self, count: int = 0, begin: Callable[[], None] = lambda: None) -> Iterator[Any]:
+        """This replica's parts of one pass over the data, in order.
+
+        Args:
+            count: How many batches to leave out at its beginning; those of arrays are not read.
+            begin: Called before the first of them is read, or its order drawn.
+        """
         # Made now, not at the first batch: a loader draws from torch's random state when it is made, and Keras makes
         # the next epoch's before it validates.
-        source = self._open() if self._reads else None
+        source = self._open(count, begin) if self._reads else None
         return self._local_batches(source)
 
-    def _open(self) -> Iterator[Any]:
-        loader = self._inner.get_torch_dataloader()
-        if self._by_index:
-            # The same sampler in the same kind of loader draws the same order as on one device.
-            loader = torch.utils.data.DataLoader(
-                _OwnRows(loader.dataset, self._transport.rank, self._transport.world_size),
-                batch_sampler=loader.batch_sampler,
-                collate_fn=_unchanged,
-            )
-        return iter(loader)
+    def _open(self, count: int, begin: Callable[[], None]) -> Iterator[Any]:
+        loader = self.inner.get_torch_dataloader()
+        if not self._by_index:
+            return dropped(iter(loader), count, begin)
+        # The same sampler in the same kind of loader draws the same order as on one device.
+        own = torch.utils.data.DataLoader(
+            _OwnRows(loader.dataset, self._transport.rank, self._transport.world_size),
+            batch_sampler=batches_after(loader.batch_sampler, count, begin),
+            collate_fn=_unchanged,
+        )
+        return iter(own)
 
     def _local_batches(self, source: Iterator[Any] | None) -> Iterator[Any]:
         if self._by_index:
@@ -124,6 +131,17 @@ class ReplicaDataAdapter(DataAdapter):
             local = cut(whole, self._transport.rank, self._transport.world_size)
             # Copied, because the chief will write the next batch where this one lies.
             return LocalBatch(tree.map_structure(_copy, local.data), local.share)
+
+
+def batches_after(batch_sampler: Iterable[Any], count: int, begin: Callable[[], None]) -> Iterable[Any]:
+    """The batches of indices of a pass without the first `count`; `begin` is called before their order is drawn."""
+    if not count:
+        return batch_sampler
+    begin()
+    batches = iter(batch_sampler)
+    for _ in range(count):
+        next(batches, None)
+    return batches
 
 
 class _Batches:

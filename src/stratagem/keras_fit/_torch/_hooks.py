@@ -14,15 +14,16 @@ import keras
 from keras.src.backend.torch import nn as torch_nn
 from keras.src.backend.torch import random as torch_random
 from keras.src.backend.torch.optimizers.torch_adam import Adam as TorchAdam
-from keras.src.backend.torch.trainer import TorchTrainer
+from keras.src.backend.torch.trainer import TorchEpochIterator, TorchTrainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.trainers import data_adapters
+from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
-from stratagem.keras_fit import _attachment, _callbacks, _synchronized
+from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import (
     _adam,
@@ -34,6 +35,7 @@ from stratagem.keras_fit._torch import (
     _saving,
     _seeds,
 )
+from stratagem.keras_fit._torch._resume import RANDOM, get_iterator
 from stratagem.keras_fit._torch._runner import Runner, runner_of
 
 _running: list[Runner] = []
@@ -45,10 +47,15 @@ def _runner(model: Any, method: str) -> Runner | None:
 
 def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """`fit`, `evaluate` and `predict`."""
-    name = original.__name__
-    runner = _runner(model, name)
-    if runner is None:
-        return original(model, *args, **kwargs)
+    runner = _runner(model, original.__name__)
+    kwargs = _resume.listed(kwargs)
+    with _resume.during(original.__name__, RANDOM):
+        if runner is None:
+            return original(model, *args, **kwargs)
+        return _loop_on_replicas(original, runner, model, *args, **kwargs)
+
+
+def _loop_on_replicas(original: Callable[..., Any], runner: Runner, model: Any, *args: Any, **kwargs: Any) -> Any:
     with runner.method() as outermost:
         _running.append(runner)
         try:
@@ -105,6 +112,7 @@ def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, *
 
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
 _STEP = "the steps of a model under a strategy are ours"
+_RESUMED = "a run that was stopped goes on with the batch after the last one that was saved"
 _SUMMED = "gradients are summed before they are checked, clipped and applied"
 
 HOOKS = Hooks(
@@ -123,6 +131,8 @@ HOOKS = Hooks(
         Hook(
             data_adapters, "get_data_adapter", _get_data_adapter, "the one place where all inputs of all methods pass"
         ),
+        Hook(TorchEpochIterator, "_get_iterator", get_iterator, _RESUMED),
+        Hook(EpochIterator, "_enumerate_iterator", _resume.enumerate_steps, _RESUMED),
         Hook(keras.Model, "save", _save, "one writer"),
         Hook(keras.Model, "save_weights", _save, "one writer"),
         Hook(keras.Model, "export", _save, "one writer"),

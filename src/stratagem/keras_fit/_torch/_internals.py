@@ -21,13 +21,8 @@ INTERNALS = (
         "keras.src.trainers.data_adapters.data_adapter", "DataAdapter", "what Keras's loops take their batches from"
     ),
     Internal(
-        "keras.src.trainers.data_adapters.array_data_adapter",
-        "ArrayDataAdapter",
-        "arrays are cut by index; everything else is read by the chief",
-    ),
-    Internal(
-        "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter",
-        "_inputs",
-        "the arrays, to see whether every process has the same",
+        "keras.src.trainers.data_adapters.torch_data_loader_adapter",
+        "TorchDataLoaderAdapter",
+        "a user's loader, from whose generators its order is drawn",
     ),
 )

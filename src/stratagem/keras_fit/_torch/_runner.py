@@ -45,7 +45,7 @@ class Runner:
         self._steps: Steps | SingleSteps | None = None
         self._depth = 0
         self._fast_paths = env.fast_paths()
-        self._random = ReplicaRandomState(transport.rank, device)
+        self.random = ReplicaRandomState(transport.rank, device)
 
     @property
     def transport(self) -> Transport:
@@ -63,7 +63,7 @@ class Runner:
         outermost = self._depth == 0
         if outermost:
             self._fast_paths = env.fast_paths()
-            self._random.restart()
+            self.random.restart()
         self._depth += 1
         try:
             yield outermost
@@ -119,7 +119,7 @@ class Runner:
                 reduces_gradients=False,
                 fast_paths=self._fast_paths,
             )
-            with self._random.inside():
+            with self.random.inside():
                 results.append(method(self._steps)(step, local.data))
         return _joined(results) if join and len(results) > 1 else results[-1]
 

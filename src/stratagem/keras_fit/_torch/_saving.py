@@ -10,7 +10,7 @@ from typing import Any
 
 from stratagem.engines.torch._transport import Transport
 from stratagem.engines.torch._waiting import wait_until
-from stratagem.errors import CollectiveTimeoutError
+from stratagem.errors import CollectiveTimeoutError, ReplicaFailedError
 
 _saves: Counter[str] = Counter()
 
@@ -20,14 +20,19 @@ def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seco
 
     Raises:
         CollectiveTimeoutError: the chief did not save to `path` in time.
+        ReplicaFailedError: the chief could not save.
     """
     if transport.world_size == 1:
         return write()
     key = f"saved {os.path.abspath(os.fspath(path))}" if isinstance(path, (str, os.PathLike)) else "saved an object"
     if transport.rank == 0:
-        result = write()
-        transport.count(key, 1)
-        return result
+        try:
+            return write()
+        except BaseException:
+            transport.count(f"{key} failed {transport.count(key, 0) + 1}", 1)
+            raise
+        finally:
+            transport.count(key, 1)
     _saves[key] += 1
     wanted = _saves[key]
     wait_until(
@@ -39,4 +44,6 @@ def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seco
             fix="save on every replica, or on replica 0 alone",
         ),
     )
+    if transport.count(f"{key} failed {wanted}", 0):
+        raise ReplicaFailedError(f"replica 0 could not save {path!s}", fix="read what replica 0 printed")
     return None

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from keras.random import SeedGenerator
 
@@ -49,6 +50,21 @@ class ReplicaRandomState:
     def restart(self) -> None:
         """Start from the common state at the next step, so that equal runs draw equal numbers."""
         self._own = None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The state from which this replica draws, to be kept in a file; nothing while it is the common one."""
+        if self._own is None:
+            return {}
+        states = {"torch": self._own.numpy().copy()}
+        if self._device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self._device).numpy().copy()
+        return states
+
+    def go_on(self, states: Mapping[str, np.ndarray]) -> None:
+        """Go on with what `arrays` returned on this replica, in this process or another."""
+        self._own = torch.tensor(states["torch"]) if "torch" in states else None
+        if "cuda" in states and self._device.type == "cuda":
+            torch.cuda.set_rng_state(torch.tensor(states["cuda"]), self._device)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
