@@ -254,17 +254,17 @@ def test_absent_workers_are_named_with_why_they_do_not_answer(
     first, second, third = network.hosts
     workers = f"{first.address},{second.address},10.201.9.2:{PORT},{third.address}"
     with network.firewall("blackhole", source=first, target=third):
-        (found,) = consult([first], tmp_path, "--timeout", "3", workers=workers, variables=[light])
+        (found,) = consult([first], tmp_path, "--timeout", "8", workers=workers, variables=[light])
     assert (found.code, found.failed()) == (1, ["D14"])
     second_text, no_network, third_text = _absent(found)
     assert second_text == (
-        f"worker:1 ({second.address}) did not come within 3 seconds; "
+        f"worker:1 ({second.address}) did not come within 8 seconds; "
         "worker:0 calls it: refused: nothing listens there, or a firewall rejects"
     )
     assert no_network.endswith("worker:0 calls it: no route to the host, or a firewall rejects")
     assert third_text.endswith("timed out: a firewall drops the packets, or the host is down")
     assert f"waiting for worker:1 ({second.address}), " in found.err
-    assert " to answer, 2 seconds more at most" in found.err
+    assert " to answer, 7 seconds more at most" in found.err
 
 
 def _absent(found: Found) -> list[str]:
