@@ -63,6 +63,8 @@ bench: setup ## the speed ratios of benchmarks/README.md
 	$(BIN)/python benchmarks/step_time.py --model mlp
 	$(BIN)/python benchmarks/step_time.py --model mobilenet224 --only a b c e
 	$(BIN)/python benchmarks/all_reduce.py
+	$(BIN)/python benchmarks/all_reduce.py --transport process_group
+	$(BIN)/python benchmarks/two_workers.py
 	$(BIN)/python benchmarks/step_time_jax.py --model mlp
 	$(BIN)/python benchmarks/step_time_jax.py --model transformer
 	$(BIN)/python benchmarks/step_time_jax.py --model mobilenet96 --only p s2 tp t2 --starts 1

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import stratagem
+from stratagem._core.enums import Reduction
 from stratagem.engines import select
 from stratagem.engines.torch._buckets import plan_buckets
 from stratagem.engines.torch._engine import TorchEngine
@@ -30,6 +31,7 @@ def prepare(sizes: list[int]) -> None:
         _reductions["gloo", size] = _gloo(size * _PARAMETER_NUMEL)
         _reductions["in place", size] = _shared(gradients, copies=False)
         _reductions["copied in", size] = _shared(gradients, copies=True)
+        _reductions["checked", size] = _checked(size * _PARAMETER_NUMEL)
     for reduce in _reductions.values():
         reduce()
 
@@ -46,6 +48,15 @@ def _gloo(numel: int) -> Callable[[], None]:
 
     def reduce() -> None:
         dist.all_reduce(flat)
+
+    return reduce
+
+
+def _checked(numel: int) -> Callable[[], None]:
+    engine, tensor = select.engine(), torch.zeros(numel)
+
+    def reduce() -> None:
+        engine.all_reduce(Reduction.SUM, [[tensor]])
 
     return reduce
 

@@ -80,7 +80,7 @@ class ProcessGroupTransport(Transport):
             for index, part in zip(indices, parts, strict=True):
                 given = tensors[index]
                 # Copied, because views of one tensor would live and change together.
-                copy = part.reshape(given.shape).clone()
+                copy = part.reshape(given.shape) if len(parts) == 1 else part.reshape(given.shape).clone()
                 results[index] = copy.to(given.dtype) if given.dtype in HALF else copy
         return [results[index] for index in range(len(tensors))]
 
