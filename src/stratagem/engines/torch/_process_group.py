@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
 from stratagem.engines import _lost
+from stratagem.engines._pulse import BEAT_SECONDS
 from stratagem.engines.torch._buckets import BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, check_agreement
 from stratagem.engines.torch._notes import Note, Notes
@@ -23,6 +24,7 @@ from stratagem.errors import ReplicaFailedError, StratagemError
 T = TypeVar("T")
 
 _DEATH_SECONDS = 1.0
+_BEATS = 1.5
 
 
 class ProcessGroupTransport(Transport):
@@ -133,12 +135,16 @@ class ProcessGroupTransport(Transport):
         if (lost := self._notes.pulse.whoever_broke(what) if self._far else None) is not None:
             return lost
         # A process that is killed loses its connections a moment before it counts as dead.
-        deadline = time.monotonic() + _DEATH_SECONDS
-        while time.monotonic() < deadline:
+        begun = time.monotonic()
+        while time.monotonic() < begun + _DEATH_SECONDS:
             notes = self._others()
             for rank, note in notes.items():
                 if note.died:
                     return _lost.died(rank, note.pid, self.rank, what)
+            if time.monotonic() < begun + _BEATS * BEAT_SECONDS:
+                # What the others were doing a moment ago may not be told yet.
+                time.sleep(BEAT_SECONDS / 6)
+                continue
             gone, behind = [rank for rank, note in notes.items() if note.left], self._behind(notes)
             if gone and behind and not behind.keys() & set(gone):
                 # Who left had waited as this replica does, for the same one, and had begun earlier.
