@@ -139,6 +139,7 @@ def cases() -> Iterator[Any]:
         ("torch", "SIGSTOP", "chief", "step"),
         ("torch", "SIGTERM", "other", "step"),
         ("jax", "SIGKILL", "chief", "save"),
+        ("jax", "SIGKILL", "other", "evaluate"),
         ("jax", "SIGSTOP", "other", "evaluate"),
     }
     for engine in ("torch", "jax"):

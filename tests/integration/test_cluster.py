@@ -81,6 +81,45 @@ def test_workers_of_several_devices_train_as_one_device(tmp_path: Path, engine: 
         assert results((logs / f"worker-{worker}.log").read_text())
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_workers_save_together_also_under_names_of_their_own(tmp_path: Path, engine: str) -> None:
+    text = (
+        CLUSTER
+        + """
+task = strategy.cluster_resolver.task_id
+model.save(f"own-{task}.keras")  # as programs for TensorFlow do, where every worker has to write
+model.predict(x, verbose=0)
+model.save(f"folder-{task}/same.keras" if task == 0 else "folder-0/same.keras")
+assert os.path.getsize("folder-0/same.keras")
+"""
+    )
+    (tmp_path / "folder-0").mkdir()
+    with started(stratagem("run", "--workers", "2", script(tmp_path, text)), tmp_path, variables(engine)) as program:
+        code, _, err = program.finish(SECONDS)
+    assert code == 0, err
+    assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["own-0.keras"]
+
+
+MISFITS = {
+    "other data": ("default_rng(1)", "default_rng(task)", "process 1 was given other arrays, or another batch size"),
+    "fewer rows": ("size=(50, 4)", "size=(50 - 20 * task, 4)", "process 1 has 2 batches an epoch, and process 0 4"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_workers_with_data_of_their_own_are_told_on_jax(tmp_path: Path, misfit: str) -> None:
+    old, new, said = MISFITS[misfit]
+    text = CLUSTER.replace("draw =", "task = strategy.cluster_resolver.task_id\ndraw =").replace(old, new)
+    text = (
+        text.replace("size=(50, 1)", "size=(len(x), 1)")
+        .replace("x, y = draw", "x = draw")
+        .replace('astype("float32"), draw', 'astype("float32"); y = draw')
+    )
+    with started(stratagem("run", "--workers", "2", script(tmp_path, text)), tmp_path, variables("jax")) as program:
+        _, out, err = program.finish(SECONDS)
+    assert said in err + out
+
+
 @pytest.fixture
 def network() -> Iterator[Network]:
     with three_hosts() as hosts:
@@ -137,7 +176,7 @@ def test_when_the_network_is_gone_all_workers_end_in_time_and_name_the_other(
     for index, (_, _, err) in enumerate(found):
         other = f"/worker:{1 - index} ({network.hosts[1 - index].ip}:2222)"
         assert f"WorkerLostError: {other} has been silent for " in err
-        assert "its last step was " in err
+        assert " seconds ago was at step " in err
 
 
 def test_a_worker_that_waits_says_for_whom(tmp_path: Path) -> None:

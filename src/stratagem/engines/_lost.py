@@ -77,13 +77,15 @@ def late(
 
 
 def lost(
-    name: str, how: str, last: tuple[str, int, int, str] | None, waiting: str, step: int, doing: str
+    name: str, how: str, last: tuple[str, int, float, int, str] | None, waiting: str, step: int, doing: str
 ) -> StratagemError:
-    """Process `name` of a job is gone; `last` is what is known of it: host, pid, step and collective."""
+    """Process `name` of a job is gone; `last` is what was heard last: host, pid, seconds ago, step and collective."""
     known = "it never began"
     if last is not None:
-        host, pid, its_step, its_doing = last
-        known = f"it ran on {host} as pid {pid}, its last step was {its_step}, in {its_doing}"
+        host, pid, ago_seconds, its_step, its_doing = last
+        known = (
+            f"it ran on {host} as pid {pid}, and {ago_seconds:.1f} seconds ago was at step {its_step}, in {its_doing}"
+        )
     return WorkerLostError(
         f"{name} {how}; {known}; {waiting} is at step {step}, in {doing}",
         fix=f"read what {name} printed last; stratagem run --max-restarts lets the job begin again by itself, and "

@@ -325,7 +325,8 @@ class Pulse:
 
     def _error(self, rank: int, how: str) -> StratagemError:
         sign = self._signs[rank]
-        last = None if sign is None else (sign.host, sign.pid, sign.step, sign.doing)
+        ago_seconds = time.monotonic() - self._heard[rank]
+        last = None if sign is None else (sign.host, sign.pid, ago_seconds, sign.step, sign.doing)
         return _lost.lost(self.names[rank], how, last, self.names[self.rank], PROGRESS.step, PROGRESS.doing)
 
     def _bear(self, error: StratagemError) -> None:

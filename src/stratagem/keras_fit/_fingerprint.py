@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops, tree
+
+_LOG = logging.getLogger("stratagem")
 
 _WHOLE_HASH_BYTES = 64 * 1024 * 1024
 
@@ -21,6 +25,17 @@ def fingerprint(arrays: Any) -> list[tuple[str, tuple[int, ...], int]]:
         shape = tuple(getattr(array, "shape", ()))
         found.append((str(getattr(array, "dtype", type(array).__name__)), shape, _checksum(array)))
     return found
+
+
+def warn_of_other_data(rank: int, like_the_chiefs: Sequence[bool]) -> None:
+    """Say once, on the chief, that processes were given arrays or batches of their own, which are not used."""
+    if rank == 0:
+        others = [str(number) for number, alike in enumerate(like_the_chiefs) if not alike]
+        _LOG.warning(
+            "process %s was given other arrays, or another batch size, than process 0, whose data all train on; give "
+            "all the same data, as each takes its own rows of it",
+            ", ".join(others),
+        )
 
 
 def _checksum(array: Any) -> int:

@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,12 +27,13 @@ from stratagem import launch
 from stratagem._core import env
 from stratagem._core.cluster import Cluster
 from stratagem.engines import _lost, _meeting
+from stratagem.engines._header import Header
 from stratagem.engines._progress import PROGRESS
 from stratagem.engines._pulse import Pulse
 from stratagem.engines.jax import _in_flight
 from stratagem.engines.jax._coordinator import Coordinator
 from stratagem.engines.jax._key_value_store import KeyValueStore
-from stratagem.errors import ContextError, ReplicaFailedError, StratagemError
+from stratagem.errors import CollectiveMismatchError, ContextError, ReplicaFailedError, StratagemError
 
 __all__ = ["Peers", "join"]
 
@@ -40,6 +41,7 @@ _LOOK_SECONDS = 0.2
 _DEATH_SECONDS = 2.0
 _NOTICE_SECONDS = 1.0  # for the others to learn that this one failed, as the store may go with it
 _LATE = "DEADLINE_EXCEEDED"
+_BROKEN = "Gloo"
 
 
 @dataclass(frozen=True)
@@ -99,22 +101,32 @@ class Peers:
             self._store.key_value_set_bytes(_key(number, self.rank), pickle.dumps(_Said(doing, mine)))
         deadline = time.monotonic() + self._timeout_seconds
         said: list[_Said] = [pickle.loads(self._wait(number, rank, doing, deadline)) for rank in range(self.world_size)]
+        self._check_same(doing, mine, said)
         if number >= 2:
             # Whoever has come here has seen all of the exchange before, so nobody reads the one before that any more.
             self._store.key_value_delete(_key(number - 2, self.rank))
         self._last = [one.doing for one in said]
         return [one.more for one in said]
 
+    def _check_same(self, doing: str, mine: Any, said: list[_Said]) -> None:
+        """That all say the same kind of thing; two different collectives are told apart by their headers."""
+        for rank, one in enumerate(said):
+            if _kind(doing) != _kind(one.doing) and not (_has_headers(mine) and _has_headers(one.more)):
+                raise CollectiveMismatchError(
+                    f"{self.pulse.names[self.rank]} is in {doing}, and {self.pulse.names[rank]} in {one.doing}",
+                    fix="run the same program in every process, on the same data",
+                )
+
     def post(self, notice: str) -> None:
-        """Let `wait_for` return in the other processes, now and later."""
+        """Let `posted` be true in the other processes, now and later."""
         self._store.key_value_set_bytes(_notice(notice), b"")
 
     def posted(self, notice: str) -> bool:
         """Whether some process has posted `notice`."""
         return self._look(_notice(notice)) is not None
 
-    def wait_for(self, notice: str, rank: int, what: str) -> None:
-        """Return once process `rank` has posted `notice`.
+    def wait_until(self, ready: Callable[[], bool], rank: int, what: str) -> None:
+        """Return once `ready()`, which looks at what process `rank` has posted.
 
         Raises:
             CollectiveTimeoutError: it did not in time.
@@ -122,7 +134,7 @@ class Peers:
             CollectiveMismatchError: its program has ended.
         """
         deadline = time.monotonic() + self._timeout_seconds
-        while self._look(_notice(notice)) is None:
+        while not ready():
             if (gone := self._gone(rank, what)) is not None:
                 raise gone
             if time.monotonic() > deadline:
@@ -140,7 +152,10 @@ class Peers:
         """
         try:
             yield
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            # A step that is sent when a connection has broken raises the second.
+            if isinstance(error, ValueError) and _BROKEN not in str(error):
+                raise
             raise self.lost(str(error), what) from error
 
     def lost(self, problem: str, what: str) -> StratagemError:
@@ -218,8 +233,12 @@ class Peers:
             self._store.key_value_set_bytes(_left(self.rank), b"failed" if failed else b"ended")
         self.pulse.close(failed=failed)
         limit_seconds = _NOTICE_SECONDS if failed else self._timeout_seconds
-        if not self._all_left(time.monotonic() + limit_seconds) or failed:
+        if not self._all_left(time.monotonic() + limit_seconds) or failed or self._some_failed():
             _leave_without_goodbye()
+
+    def _some_failed(self) -> bool:
+        """Whether the program of another has failed, which does not say goodbye to jax."""
+        return any(self._look(_left(rank)) == b"failed" for rank in range(self.world_size) if rank != self.rank)
 
     def _all_left(self, deadline: float) -> bool:
         """Whether all others have come to the end of their programs; False at once when one is lost."""
@@ -233,6 +252,15 @@ class Peers:
             else:
                 time.sleep(_LOOK_SECONDS / 10)
         return True
+
+
+def _kind(doing: str) -> str:
+    """What is done, without the tensors and the line of the program: "all_reduce" of "all_reduce(SUM) of ..."."""
+    return doing.partition(" of ")[0].partition("(")[0]
+
+
+def _has_headers(said: Any) -> bool:
+    return isinstance(said, Sequence) and all(isinstance(part, Header) for part in said) and bool(said)
 
 
 def _notice(notice: str) -> str:

@@ -36,6 +36,7 @@ from stratagem.errors import ArgumentError, CollectiveTimeoutError, JobMismatchE
 _logger = logging.getLogger(__name__)
 
 _LEAVING_SECONDS = 5.0
+_NOTICE_SECONDS = 1.0  # for the others to hear that this program failed
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def disconnect(connection: Connection) -> None:
     connection.transport.close(failed=failed)
     connection.pulse.close(failed=failed)
     if connection.keeps_store:
-        connection.pulse.wait_for_the_others(_LEAVING_SECONDS)
+        connection.pulse.wait_for_the_others(_NOTICE_SECONDS if failed else _LEAVING_SECONDS)
     if dist.is_initialized():
         dist.destroy_process_group()
 

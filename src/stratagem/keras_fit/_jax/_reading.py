@@ -19,8 +19,8 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from stratagem.engines._random_state import put_random_states, random_states
 from stratagem.engines.jax import JaxEngine
-from stratagem.errors import ReplicaFailedError
-from stratagem.keras_fit._fingerprint import fingerprint
+from stratagem.errors import JobMismatchError, ReplicaFailedError
+from stratagem.keras_fit._fingerprint import fingerprint, warn_of_other_data
 from stratagem.keras_fit._jax._resume import batches_after
 
 _CHIEF = 0
@@ -66,8 +66,22 @@ def _batches_of(engine: JaxEngine, adapter: Any, count: int, begin: Callable[[],
 
 def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:
     mine = fingerprint(adapter._inputs) if isinstance(adapter, ArrayDataAdapter) else None
-    everyones = [theirs for theirs in engine.all_gather_objects(_from_all(engine, (mine,))) if theirs is not None]
-    return mine is not None and all(theirs == (mine,) for theirs in everyones)
+    said = engine.all_gather_objects(_from_all(engine, (mine, adapter.num_batches)))
+    everyones = [theirs for theirs in said if theirs is not None]
+    chiefs = everyones[_CHIEF]
+    for rank, (_, num_batches) in enumerate(everyones):
+        # Keras counts the steps of each process by its own.
+        if num_batches != chiefs[1]:
+            raise JobMismatchError(
+                f"process {rank} has {num_batches} batches an epoch, and process {_CHIEF} {chiefs[1]}",
+                fix="give every process the same data in the same batches",
+            )
+    if mine is None:
+        return False
+    alike = [theirs == chiefs for theirs in everyones]
+    if not all(alike):
+        warn_of_other_data(engine.rank, alike)
+    return all(alike)
 
 
 def share_random_state(engine: JaxEngine) -> None:

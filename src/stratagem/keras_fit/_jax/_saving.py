@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from stratagem.engines.jax import JaxEngine
 from stratagem.errors import ReplicaFailedError
+from stratagem.keras_fit._saved import Elsewhere, saved_key
 
 _CHIEF = 0
 
@@ -26,10 +26,11 @@ def save(engine: JaxEngine, path: Any, write: Callable[[], Any]) -> Any:
     others = engine.others
     if others is None:
         return write()
-    key = f"saved {os.path.abspath(os.fspath(path))}" if isinstance(path, (str, os.PathLike)) else "saved an object"
+    key = saved_key(path)
     _saves[key] += 1
-    notice = f"{key} {_saves[key]}"
+    notice, total = f"{key} {_saves[key]}", sum(_saves.values())
     if engine.rank == _CHIEF:
+        others.post(f"save {total} begun")
         try:
             return write()
         except BaseException:
@@ -37,7 +38,19 @@ def save(engine: JaxEngine, path: Any, write: Callable[[], Any]) -> Any:
             raise
         finally:
             others.post(notice)
-    others.wait_for(notice, _CHIEF, f"saving to {path!s}")
+            others.post(f"save {total} ended")
+    elsewhere = Elsewhere()
+
+    def complete() -> bool:
+        if others.posted(notice):
+            return True
+        return elsewhere.is_sure(
+            saved_this_name=others.posted(f"{key} 1"),
+            saving=others.posted(f"save {total + 1} begun") and not others.posted(f"save {total + 1} ended"),
+            saved_as_often=others.posted(f"save {total} ended"),
+        )
+
+    others.wait_until(complete, _CHIEF, f"saving to {path!s}")
     if others.posted(f"{notice} failed"):
         raise ReplicaFailedError(f"process {_CHIEF} could not save {path!s}", fix=f"read what process {_CHIEF} printed")
     return None

@@ -20,7 +20,7 @@ from stratagem.data._split import share_of
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import JobMismatchError, ReplicaFailedError
-from stratagem.keras_fit._fingerprint import fingerprint
+from stratagem.keras_fit._fingerprint import fingerprint, warn_of_other_data
 from stratagem.keras_fit._resume import dropped
 from stratagem.keras_fit._rows import num_rows
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut
@@ -52,6 +52,8 @@ class ReplicaDataAdapter(DataAdapter):
         self._chief = everyones[_CHIEF]
         self._by_index = isinstance(inner, ArrayDataAdapter) and all(theirs.matches(mine) for theirs in everyones)
         self._reads = self._by_index or transport.rank == _CHIEF
+        if isinstance(inner, ArrayDataAdapter) and not self._by_index:
+            warn_of_other_data(transport.rank, [theirs.matches(everyones[_CHIEF]) for theirs in everyones])
 
     def get_torch_dataloader(self) -> Any:
         return _Batches(self)

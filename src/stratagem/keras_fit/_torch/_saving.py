@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +10,10 @@ from typing import Any
 from stratagem.engines.torch._transport import Transport
 from stratagem.engines.torch._waiting import wait_until
 from stratagem.errors import CollectiveTimeoutError, ReplicaFailedError
+from stratagem.keras_fit._saved import Elsewhere, saved_key
 
 _saves: Counter[str] = Counter()
+_BEGUN, _ENDED = "saves begun", "saves ended"
 
 
 def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seconds: float) -> Any:
@@ -24,8 +25,9 @@ def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seco
     """
     if transport.world_size == 1:
         return write()
-    key = f"saved {os.path.abspath(os.fspath(path))}" if isinstance(path, (str, os.PathLike)) else "saved an object"
+    key = saved_key(path)
     if transport.rank == 0:
+        transport.count(_BEGUN, 1)
         try:
             return write()
         except BaseException:
@@ -33,15 +35,25 @@ def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seco
             raise
         finally:
             transport.count(key, 1)
+            transport.count(_ENDED, 1)
     _saves[key] += 1
-    wanted = _saves[key]
+    wanted, total, elsewhere = _saves[key], sum(_saves.values()), Elsewhere()
+
+    def complete() -> bool:
+        if transport.count(key, 0) >= wanted:
+            return True
+        begun, ended = transport.count(_BEGUN, 0), transport.count(_ENDED, 0)
+        return elsewhere.is_sure(
+            saved_this_name=transport.count(key, 0) > 0, saving=begun > ended, saved_as_often=ended >= total
+        )
+
     wait_until(
-        lambda: transport.count(key, 0) >= wanted,
+        complete,
         timeout_seconds=timeout_seconds,
         on_stall=lambda: None,
         on_timeout=lambda seconds: CollectiveTimeoutError(
             f"replica {transport.rank} waited {seconds:g} seconds for replica 0 to save {path!s}",
-            fix="save on every replica, or on replica 0 alone",
+            fix="save on every replica under the same file name, or on replica 0 alone",
         ),
     )
     if transport.count(f"{key} failed {wanted}", 0):
