@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,7 @@ def train(
     draws: str = "seeded",
     save_freq: Any = 1,
     end: Callable[[], None] = stop,
+    nap_seconds: float = 0.0,
 ) -> Any:
     """Weights, history and logs of all steps; STOPPED if `end` raised `Stop` after so many steps of this start."""
     import keras
@@ -112,6 +114,7 @@ def train(
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seen.append((self.epoch, batch, {name: float(value) for name, value in logs.items()}))
+            time.sleep(nap_seconds)
             if len(seen) == stop_after:
                 end()
 

@@ -155,7 +155,9 @@ SCRIPT = """
     from tests.integration import recovery_jobs
 
     how, when, victim = sys.argv[1], int(sys.argv[2]), 1
-    recovery_jobs.train("backup", when if env.job().rank == victim else 0, end=getattr(recovery_jobs, how))
+    # Slow enough for the processes to agree on a step before the last one.
+    stop_after, nap_seconds = when if env.job().rank == victim else 0, 0.1 if how == "sigterm_self" else 0.0
+    recovery_jobs.train("backup", stop_after, end=getattr(recovery_jobs, how), nap_seconds=nap_seconds)
 """
 
 
