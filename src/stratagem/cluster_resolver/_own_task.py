@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from stratagem.cluster_resolver._address import with_protocol
-from stratagem.cluster_resolver._base import ClusterResolver
+from stratagem.cluster_resolver._rpc_layer import RpcLayerResolver
 
 __all__ = ["OwnTaskResolver"]
 
 
-class OwnTaskResolver(ClusterResolver):
+class OwnTaskResolver(RpcLayerResolver):
     """A resolver that knows a protocol; its master is the task asked for, or else this process's own."""
-
-    _rpc_layer: str | None = None
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
         """The address of one task, by default this process's own; "" where neither is known.
@@ -30,12 +28,3 @@ class OwnTaskResolver(ClusterResolver):
         if task_type is None or task_id is None:
             return ""
         return with_protocol(self.cluster_spec().task_address(task_type, task_id), rpc_layer or self._rpc_layer)
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol that `master` puts before an address, or None."""
-        return self._rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stratagem.cluster_resolver._address import with_protocol
-from stratagem.cluster_resolver._base import ClusterResolver
 from stratagem.cluster_resolver._cluster_spec import ClusterSpec
+from stratagem.cluster_resolver._rpc_layer import RpcLayerResolver
 from stratagem.errors import ArgumentTypeError
 
 __all__ = ["SimpleClusterResolver"]
 
 
-class SimpleClusterResolver(ClusterResolver):
+class SimpleClusterResolver(RpcLayerResolver):
     """Answers what it is given: for a cluster that the program knows by itself.
 
     The counterpart of `tf.distribute.cluster_resolver.SimpleClusterResolver`.
@@ -96,12 +96,3 @@ class SimpleClusterResolver(ClusterResolver):
     def environment(self) -> str:
         """What was given as `environment`."""
         return self._environment
-
-    @property
-    def rpc_layer(self) -> str | None:
-        """The protocol that `master` puts before an address, or None."""
-        return self._rpc_layer
-
-    @rpc_layer.setter
-    def rpc_layer(self, rpc_layer: str | None) -> None:
-        self._rpc_layer = rpc_layer

@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import ipaddress
 import socket
-import struct
 from collections.abc import Iterable, Sequence
 
-__all__ = ["interface_of", "is_local", "is_loopback", "outward_ip", "resolve", "split"]
-
-_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+__all__ = ["is_local", "is_loopback", "outward_ip", "resolve", "split"]
 
 
 def split(address: str) -> tuple[str, int | None]:
@@ -78,21 +74,3 @@ def outward_ip(own: Sequence[str], others: Iterable[str]) -> str:
                 probe.connect((ip, 9))  # sends nothing, and chooses the address to send from
                 return str(probe.getsockname()[0])
     return own[0] if own else ""
-
-
-def interface_of(ip: str) -> str | None:
-    """The name of the network interface that has an IPv4 address, or None where that is not known.
-
-    >>> interface_of("127.0.0.1")
-    'lo'
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            try:
-                answer = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, request)
-            except OSError:  # it has no IPv4 address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == ip:
-                return name
-    return None

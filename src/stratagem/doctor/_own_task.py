@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from stratagem.doctor import _addresses
 from stratagem.doctor._check import Check, failed, ok, warning
 from stratagem.doctor._report import REACHED, Report, View
+from stratagem.engines._network import interface_of
 
 __all__ = ["address_check", "host_name_check", "names_check", "port_check"]
 
@@ -93,7 +94,7 @@ def host_name_check(host: str, ips: Sequence[str], ip: str, backend: str | None,
     if local and (not _addresses.is_loopback(local) or (ip and _addresses.is_loopback([ip]))):
         return ok("D13", f"the name {host} stands for {', '.join(local)} on this host")
     stands = f"stands for {', '.join(ips)}" if ips else "does not resolve"
-    known = _addresses.interface_of(ip)
+    known = interface_of(ip)
     fix = f"in /etc/hosts, let {host} stand for {ip or 'the address by which the others reach this host'}"
     if backend == "torch" and known:
         fix = f"export GLOO_SOCKET_IFNAME={known}; or {fix}"

@@ -146,6 +146,12 @@ def _placed_together(replicas: int | None, present: int | None, processes: int, 
     )
 
 
+def add_unbuffered(variables: dict[str, str], environ: Mapping[str, str]) -> None:
+    """Let a process write at once: to a pipe Python would keep its output back until a buffer is full."""
+    if not environ.get(UNBUFFERED):
+        variables.setdefault(UNBUFFERED, "1")
+
+
 def plan(
     argv: Sequence[str],
     placement: Placement,
@@ -173,9 +179,7 @@ def plan(
         shared[env.CPU_DEVICES] = str(placement.cpu_devices)
     if placement.on_cpu and count > 1 and not environ.get(THREADS):
         shared.setdefault(THREADS, str(max(1, cores // count)))
-    if not environ.get(UNBUFFERED):
-        # Output goes through a pipe, where Python would keep it back until a buffer is full.
-        shared.setdefault(UNBUFFERED, "1")
+    add_unbuffered(shared, environ)
     return Plan(
         processes=tuple(
             ProcessPlan(

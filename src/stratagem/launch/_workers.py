@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from stratagem._core import env
 from stratagem.errors import ArgumentError, DeviceError
-from stratagem.launch._plan import THREADS, UNBUFFERED, Plan, ProcessPlan
+from stratagem.launch._plan import THREADS, Plan, ProcessPlan, add_unbuffered
 
 DEFAULT_PORT = 2222
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -106,9 +106,7 @@ def _shared(variables: Mapping[str, str], environ: Mapping[str, str], cpu_device
     shared = dict(variables)
     if cpu_devices is not None:
         shared[env.CPU_DEVICES] = str(cpu_devices)
-    if not environ.get(UNBUFFERED):
-        # Output goes through a pipe, where Python would keep it back until a buffer is full.
-        shared[UNBUFFERED] = "1"
+    add_unbuffered(shared, environ)
     return shared
 
 

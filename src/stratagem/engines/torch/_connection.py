@@ -76,8 +76,7 @@ def connect(job: env.Job, devices: Sequence[str], options: CommunicationOptions)
     device = torch_device(devices[job.rank])
     _init_group(store, job.rank, job.world_size, device, timeout_seconds)
     transport = _transport(store, job, devices, pulse, timeout_seconds, options)
-    share_random_state(transport)
-    return Connection(transport, pulse)
+    return _connected(transport, pulse, options)
 
 
 def connect_cluster(cluster: Cluster, device: torch.device, options: CommunicationOptions) -> Connection:
@@ -106,9 +105,15 @@ def connect_cluster(cluster: Cluster, device: torch.device, options: Communicati
         control = _init_group(store, cluster.rank, cluster.world_size, device, timeout_seconds)
         data = _data_group(control, {device.type}, options, limit)
     transport = ProcessGroupTransport(control, data, device, store, Notes(pulse), timeout_seconds, far=True)
+    return _connected(transport, pulse, options, keeps_store=chief)
+
+
+def _connected(
+    transport: Transport, pulse: Pulse, options: CommunicationOptions, *, keeps_store: bool = False
+) -> Connection:
     transport.bucket_bytes = options.bytes_per_pack or transport.bucket_bytes
     share_random_state(transport)
-    return Connection(transport, pulse, keeps_store=chief)
+    return Connection(transport, pulse, keeps_store=keeps_store)
 
 
 def disconnect(connection: Connection) -> None:
@@ -210,9 +215,7 @@ def _transport(
         else:
             handle = _segment.Handle.parse(store.get("board").decode())
             board = Board.open(handle, job.rank, job.world_size, timeout_seconds, pulse)
-        transport: Transport = SharedMemoryTransport(board, store)
-        transport.bucket_bytes = options.bytes_per_pack or transport.bucket_bytes
-        return transport
+        return SharedMemoryTransport(board, store)
     if wish == "shared_memory":
         raise ArgumentError(
             f"{env.TRANSPORT}=shared_memory needs CPU devices on x86-64 Linux; the devices are {list(devices)}",
@@ -221,8 +224,4 @@ def _transport(
     control = dist.group.WORLD
     assert isinstance(control, dist.ProcessGroup), "initialised by connect"
     data = _data_group(control, kinds, options, datetime.timedelta(seconds=timeout_seconds))
-    transport = ProcessGroupTransport(
-        control, data, torch_device(devices[job.rank]), store, Notes(pulse), timeout_seconds
-    )
-    transport.bucket_bytes = options.bytes_per_pack or transport.bucket_bytes
-    return transport
+    return ProcessGroupTransport(control, data, torch_device(devices[job.rank]), store, Notes(pulse), timeout_seconds)

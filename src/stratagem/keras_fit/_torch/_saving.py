@@ -40,12 +40,11 @@ def save(transport: Transport, path: Any, write: Callable[[], Any], timeout_seco
     wanted, total, elsewhere = _saves[key], sum(_saves.values()), Elsewhere()
 
     def complete() -> bool:
-        if transport.count(key, 0) >= wanted:
+        of_this_name = transport.count(key, 0)
+        if of_this_name >= wanted:
             return True
         begun, ended = transport.count(_BEGUN, 0), transport.count(_ENDED, 0)
-        return elsewhere.is_sure(
-            saved_this_name=transport.count(key, 0) > 0, saving=begun > ended, saved_as_often=ended >= total
-        )
+        return elsewhere.is_sure(saved_this_name=of_this_name > 0, saving=begun > ended, saved_as_often=ended >= total)
 
     wait_until(
         complete,
