@@ -7,6 +7,7 @@ In a job that a launcher started they meet in the job's folder; the tasks of a c
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -27,6 +28,8 @@ _PATIENCE_SECONDS = 2.0  # before this process says that it waits
 _REPEAT_SECONDS = 30.0
 _RETRY_SECONDS = 0.1
 _TRY_SECONDS = 5.0
+_PORT_SECONDS = 8.0  # a run that was ended a moment ago, its coordination service above all, may still listen there
+_ANSWER = "stratagem:"  # how the first task's answers begin; what else listens at its port says something else
 _SILENCE_SECONDS = 2.0  # of one that connects and then says nothing, as port scanners do
 _SAME_SCOPE = "make every process of the job make the same strategy and use it"
 
@@ -104,7 +107,7 @@ class _Waiting:
 def _receive(cluster: Cluster, waiting: _Waiting) -> str:
     host, port = cluster.chief
     with contextlib.ExitStack() as opened:
-        listener = opened.enter_context(_listener(cluster))
+        listener = opened.enter_context(_listener(cluster, waiting))
         came: dict[int, socket.socket] = {}
         while missing := [rank for rank in range(1, cluster.world_size) if rank not in came]:
             waiting.say(cluster.names(missing))
@@ -112,7 +115,7 @@ def _receive(cluster: Cluster, waiting: _Waiting) -> str:
             try:
                 peer = opened.enter_context(listener.accept()[0])
                 peer.settimeout(_SILENCE_SECONDS)
-                rank, world_size = map(int, peer.makefile().readline().split() or (-1, -1))
+                rank, world_size = map(int, peer.makefile(errors="replace").readline().split() or (-1, -1))
             except (TimeoutError, ValueError):
                 if waiting.left_seconds > 0:
                     continue
@@ -136,15 +139,20 @@ def _receive(cluster: Cluster, waiting: _Waiting) -> str:
     return max(mine, key=lambda address: not address.startswith("127."))
 
 
-def _listener(cluster: Cluster) -> socket.socket:
+def _listener(cluster: Cluster, waiting: _Waiting) -> socket.socket:
     host, port = cluster.chief
-    try:
-        return socket.create_server(("", port), backlog=cluster.world_size)
-    except OSError as error:
-        raise LaunchError(
-            f"{cluster.name(0)} can't listen at {host}:{port}: {os.strerror(error.errno or 0)}",
-            fix=f"end the program that uses port {port} (ss -ltnp shows it), or give the task another port",
-        ) from error
+    deadline = time.monotonic() + min(_PORT_SECONDS, waiting.left_seconds)
+    while True:
+        try:
+            return socket.create_server(("", port), backlog=cluster.world_size)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise LaunchError(
+                    f"{cluster.name(0)} can't listen at {host}:{port}: {os.strerror(error.errno or 0)}",
+                    fix=f"end the program that uses port {port} (ss -ltnp shows it), or give the task another port",
+                ) from error
+        waiting.say(f"whoever still uses port {port} of {host}")
+        time.sleep(_RETRY_SECONDS)
 
 
 def _call(cluster: Cluster, waiting: _Waiting) -> str:
@@ -157,13 +165,15 @@ def _call(cluster: Cluster, waiting: _Waiting) -> str:
                 chief.settimeout(max(_POLL_SECONDS, waiting.left_seconds))
                 mine = chief.getsockname()[0]
                 chief.sendall(f"{cluster.rank} {cluster.world_size}\n".encode())
-                answer = chief.makefile().readline()
+                answer = chief.makefile(errors="replace").readline()
         except OSError as error:
             last, answer, mine = _reason(error), "", ""
-        if answer.strip():
-            raise JobMismatchError(answer.strip(), fix="start each task of TF_CONFIG once, within the time limit")
-        if answer:
+        if answer.startswith(_ANSWER):
+            if problem := answer.removeprefix(_ANSWER).strip():
+                raise JobMismatchError(problem, fix="start each task of TF_CONFIG once, within the time limit")
             return mine
+        if answer:
+            last = ": something else listens there"
         time.sleep(_RETRY_SECONDS)  # it does not listen yet, or was not a task of ours
     raise CollectiveTimeoutError(
         f"{cluster.name(cluster.rank)} waited {waiting.timeout_seconds:g} seconds for {cluster.name(0)} at "
@@ -183,7 +193,7 @@ def _reason(error: OSError) -> str:
 def _answer(peers: Iterable[socket.socket], problem: str) -> None:
     for peer in peers:
         with contextlib.suppress(OSError):  # it has gone
-            peer.sendall(f"{problem}\n".encode())
+            peer.sendall(f"{_ANSWER}{problem}\n".encode())
 
 
 @contextlib.contextmanager

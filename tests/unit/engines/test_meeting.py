@@ -77,8 +77,19 @@ def test_tasks_that_count_the_jobs_processes_differently_are_told(port: int) -> 
 
 def test_a_taken_port_is_named(port: int) -> None:
     with socket.create_server(("127.0.0.1", port)), pytest.raises(LaunchError) as caught:
-        meet_at_address(cluster(port, 0), LIMIT_SECONDS)
+        meet_at_address(cluster(port, 0), 1.0)
     assert caught.value.problem == f"/chief:0 can't listen at 127.0.0.1:{port}: Address already in use"
+
+
+def test_a_port_that_the_run_before_lets_go_is_waited_for_and_its_answers_are_no_answers(port: int) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        with socket.create_server(("127.0.0.1", port)) as before:
+            futures = [pool.submit(meet_at_address, cluster(port, rank, tasks=2), LIMIT_SECONDS) for rank in (0, 1)]
+            caller = before.accept()[0]
+            caller.sendall(b"\x00\x00\x12\x04\x00 as gRPC greets\xff\n")
+            caller.close()
+            assert not any(future.done() for future in futures)
+    assert [future.exception() for future in futures] == [None] * 2
 
 
 def test_each_learns_by_which_address_the_others_reach_it(port: int) -> None:
