@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ def replica_pool() -> Iterator[Callable[..., ReplicaPool]]:
         return pools[key]
 
     yield pool
-    for open_pool in pools.values():
-        open_pool.close()
+    with ThreadPoolExecutor() as closers:  # each takes a second or two to see its processes end
+        list(closers.map(ReplicaPool.close, pools.values()))
 
 
 @pytest.fixture(autouse=True)

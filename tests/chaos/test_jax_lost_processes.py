@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import thorough
 from tests.processes import script, started, stratagem
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
@@ -75,8 +76,8 @@ AT = "in all_reduce(SUM) of float32[3] at script.py:"
         ("sleeps", "reduce", "CollectiveTimeoutError", f"waited 4 seconds {AT}"),
         ("absent", "reduce", "CollectiveTimeoutError", "waited 4 seconds for process 1 of 2 to make its strategy"),
         ("killed", "step", "WorkerLostError", "died while replica 0 waited in a training step"),
-        ("fails", "step", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited in a training"),
-        ("ends", "step", "CollectiveMismatchError", "but the program of replica 1 has ended"),
+        thorough("fails", "step", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited in a"),
+        thorough("ends", "step", "CollectiveMismatchError", "but the program of replica 1 has ended"),
     ],
 )
 def test_the_others_say_in_time_who_was_lost(tmp_path: Path, event: str, where: str, kind: str, text: str) -> None:

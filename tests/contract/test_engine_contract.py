@@ -21,6 +21,7 @@ from tests.contract.jax_promises import JAX_PROMISES
 from tests.contract.jobs import Outcome, RunJob
 from tests.contract.promises import PROMISES
 from tests.contract.torch_promises import TORCH_PROMISES
+from tests.engines import thorough
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,7 +47,7 @@ TORCH_ROWS = (
 )
 FAKE_ROWS = tuple(Row("fake", "threads", replicas) for replicas in (1, 2, 3))
 # Processes, and the replicas over all of them.
-JAX_TOPOLOGIES = ((1, 1), (1, 2), (1, 4), (2, 4), (4, 4))
+JAX_TOPOLOGIES = ((1, 1), (1, 2), (1, 4), (2, 4), thorough((4, 4)))
 # An engine's own before the last one, which leaves the job.
 *_FIRST, _LAST = PROMISES
 _OWN = {"torch": TORCH_PROMISES, "jax": JAX_PROMISES}

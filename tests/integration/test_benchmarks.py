@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import thorough
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
+@pytest.mark.thorough
 def test_step_time_compares_all_contestants() -> None:
     output = _run("step_time.py", "--model", "mlp", "--starts", "1", "--rounds", "1", "--steps", "2")
     times = {row[0]: float(row[4]) for row in _rows(output, columns=6)}
@@ -30,7 +33,7 @@ def test_step_time_compares_all_contestants() -> None:
         assert ratio == pytest.approx(times[above] / times[below], rel=0.05)
 
 
-@pytest.mark.parametrize("model", ["mlp", "transformer"])
+@pytest.mark.parametrize("model", ["mlp", thorough("transformer")])
 def test_step_time_on_jax_compares_the_loops_of_two_devices(model: str) -> None:
     options = ("--model", model, "--starts", "1", "--rounds", "1", "--steps", "2", "--only", "s2", "h2", "k2")
     output = _run("step_time_jax.py", *options)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,16 @@ def test_workers_of_several_devices_train_as_one_device(tmp_path: Path, engine: 
         assert results((logs / f"worker-{worker}.log").read_text())
 
 
+TRANSPORT = """
+from stratagem.engines import select
+print("TRANSPORT", type(select.engine().transport).__name__)
+"""
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_workers_save_together_also_under_names_of_their_own(tmp_path: Path, engine: str) -> None:
+def test_workers_of_one_host_share_memory_and_save_together_also_under_names_of_their_own(
+    tmp_path: Path, engine: str
+) -> None:
     text = (
         CLUSTER
         + """
@@ -93,11 +102,14 @@ model.save(f"folder-{task}/same.keras" if task == 0 else "folder-0/same.keras")
 assert os.path.getsize("folder-0/same.keras")
 """
     )
+    if engine == "torch":
+        text += TRANSPORT
     (tmp_path / "folder-0").mkdir()
     with started(stratagem("run", "--workers", "2", script(tmp_path, text)), tmp_path, variables(engine)) as program:
-        code, _, err = program.finish(SECONDS)
+        code, out, err = program.finish(SECONDS)
     assert code == 0, err
     assert sorted(path.name for path in tmp_path.glob("*.keras")) == ["own-0.keras"]
+    assert engine == "jax" or out.count("TRANSPORT SharedMemoryTransport") == 2
 
 
 MISFITS = {
@@ -170,13 +182,14 @@ def test_when_the_network_is_gone_all_workers_end_in_time_and_name_the_other(
     with on_hosts(network, engine, tmp_path, FOREVER, "--failure-timeout", "8") as programs:
         for index in (0, 1):
             programs[index].wait_for(tmp_path / f"host-{index}" / "trains", seconds=60.0)
+        time.sleep(1.0)  # for a few signs of each to reach the other
         network.unplug(network.hosts[0])
         found = [program.finish(8.0 + 4.0) for program in programs]
     assert [code for code, _, _ in found] == [75, 75], found
     for index, (_, _, err) in enumerate(found):
         other = f"/worker:{1 - index} ({network.hosts[1 - index].ip}:2222)"
         assert f"WorkerLostError: {other} has been silent for " in err
-        assert " seconds ago was at step " in err
+        assert " seconds ago was at step " in err, err
 
 
 def test_a_worker_that_waits_says_for_whom(tmp_path: Path) -> None:
@@ -213,13 +226,14 @@ def test_options_of_communication_are_heeded(tmp_path: Path, engine: str) -> Non
     )
     text += "\nimport stratagem._core.env as env\nprint('LIMIT', env.collective_timeout_seconds())\n"
     if engine == "torch":
-        text += "from stratagem.engines import select\nprint('PACK', select.engine().transport.bucket_bytes)\n"
+        text += TRANSPORT + "print('PACK', select.engine().transport.bucket_bytes)\n"
     with started(stratagem("run", "--workers", "2", script(tmp_path, text)), tmp_path, variables(engine)) as program:
         code, out, err = program.finish(SECONDS)
     assert code == 0, err
     assert out.count("LIMIT 37.0") == 2
     if engine == "torch":
         assert out.count("PACK 64") == 2
+        assert out.count("TRANSPORT ProcessGroupTransport") == 2
     else:
         assert "bytes_per_pack=64 has no effect with jax" in err
 

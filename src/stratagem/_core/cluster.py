@@ -77,6 +77,11 @@ class Cluster:
         host, port = self._split(self.tasks[0][1])
         return host, int(port)
 
+    @property
+    def on_one_host(self) -> bool:
+        """Whether all tasks have addresses of the same host."""
+        return len({self._split(address)[0] for _, address in self.tasks}) == 1
+
     def name(self, rank: int) -> str:
         """A task's name, for people."""
         return f"/{self.tasks[rank][0]}"

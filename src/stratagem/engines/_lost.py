@@ -80,7 +80,7 @@ def lost(
     name: str, how: str, last: tuple[str, int, float, int, str] | None, waiting: str, step: int, doing: str
 ) -> StratagemError:
     """Process `name` of a job is gone; `last` is what was heard last: host, pid, seconds ago, step and collective."""
-    known = "it never began"
+    known = "nothing was heard of it before"
     if last is not None:
         host, pid, ago_seconds, its_step, its_doing = last
         known = (

@@ -72,6 +72,11 @@ class Sign:
     asks_to_stop: bool
     stop_at: int | None
 
+    @property
+    def died(self) -> bool:
+        """Whether the process has ended without a word; of another host's processes nothing is known."""
+        return not self.left and self.host == socket.gethostname() and not _lost.alive(self.pid)
+
 
 class Pulse:
     """This process's pulse, and what it hears of the others'.
@@ -102,7 +107,7 @@ class Pulse:
         self.lost: StratagemError | None = None
         self._store = store
         self._kept_by_first = kept_by_first
-        self._ends_program = ends_program
+        self.ends_program = ends_program
         self._limit_seconds = max(failure_timeout_seconds / 2, failure_timeout_seconds - _END_SECONDS - _MARGIN_SECONDS)
         self._stalled = stalled
         self._host = socket.gethostname()
@@ -317,7 +322,7 @@ class Pulse:
 
     def _dead(self, rank: int) -> bool:
         sign = self._signs[rank]
-        if sign is None or sign.left or sign.host != self._host or _lost.alive(sign.pid):
+        if sign is None or not sign.died:
             return False
         # It may have said goodbye since.
         sign = self.ask(rank)
@@ -332,7 +337,7 @@ class Pulse:
     def _bear(self, error: StratagemError) -> None:
         """See that the program ends: by the error that it raises where it waits, or else at once."""
         self.lost = error
-        if not self._ends_program:
+        if not self.ends_program:
             return
         if self._said.wait(_END_SECONDS) or self._closing.is_set():
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +17,8 @@ import pytest
 
 from stratagem.engines import _pulse
 from stratagem.engines._folder_store import FolderStore
+from stratagem.engines._progress import PROGRESS
 from stratagem.engines._pulse import Pulse, StoreGoneError
-from stratagem.engines.torch._notes import Note, Notes
 from stratagem.errors import ReplicaFailedError, WorkerLostError
 
 pytestmark = pytest.mark.timeout(60)
@@ -127,13 +128,14 @@ def test_one_that_itself_had_stopped_does_not_take_the_others_for_lost(begin: Ma
 
 
 def test_a_dead_process_of_the_same_host_is_noticed_at_once(begin: Make, tmp_path: Path) -> None:
-    mine = begin(0, host="here")
+    here = socket.gethostname()
+    mine = begin(0, host=here)
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    begin(1, store=_WithPid(tmp_path, process.pid), host="here")
+    begin(1, store=_WithPid(tmp_path, process.pid), host=here)
     until(lambda: mine.lost, "the loss")
     assert mine.lost is not None
-    assert "/worker:1 (b:2) died; it ran on here as pid" in mine.lost.problem
+    assert f"/worker:1 (b:2) died; it ran on {here} as pid" in mine.lost.problem
 
 
 class _WithPid(FolderStore):
@@ -218,10 +220,11 @@ def test_all_stop_at_the_same_step_whoever_is_asked_and_however_far_they_are(beg
     assert {pulse.asked_by() for pulse in pulses} == {NAMES[attempt]}
 
 
-def test_notes_are_what_the_pulse_tells(begin: Make) -> None:
-    mine, other = begin(0), begin(1)
-    assert Notes(mine).read(2) == Note()
-    Notes(other).write(12, "all_reduce(SUM)\tof float32[3] at train.py:7")
-    until(lambda: Notes(mine).read(1).number == 12, "the note")
-    note = Notes(mine).read(1)
-    assert (note.text, note.left, note.died) == ("all_reduce(SUM)\tof float32[3] at train.py:7", "", False)
+def test_what_a_process_does_is_what_the_pulse_tells(begin: Make) -> None:
+    mine, _ = begin(0), begin(1)
+    assert mine.ask(2) is None
+    PROGRESS.number, PROGRESS.doing = 12, "all_reduce(SUM)\tof float32[3] at train.py:7"
+    until(lambda: (sign := mine.ask(1)) is not None and sign.number == 12, "the sign")
+    note = mine.ask(1)
+    assert note is not None
+    assert (note.doing, note.left, note.died) == ("all_reduce(SUM)\tof float32[3] at train.py:7", "", False)

@@ -10,6 +10,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,12 +22,15 @@ from stratagem.engines.torch._segment import Handle, Segment, aligned
 from stratagem.engines.torch._waiting import wait_until
 from stratagem.errors import ArgumentError, StratagemError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 # Large enough for some 40,000 tensors; what nobody writes to takes no memory.
 _HEADER_BYTES = 1024 * 1024
 _NUM_SLOTS = 2
 _NOTE_SLOT = _NUM_SLOTS
 _COLUMNS = 8
-_POSTED, _DONE, _LEFT, _PID, _NOTED = range(5)
+_POSTED, _DONE, _LEFT, _PID, _NOTED, _MARK = range(6)
 _ENDED, _FAILED = 1, 2  # of _LEFT
 _LEAVING_SECONDS = 2.0
 
@@ -47,10 +51,12 @@ class Board:
         self.world_size = world_size
         self.timeout_seconds = timeout_seconds
         self._pulse = pulse
-        self._flags = segment.tensor(torch.int64, 0, world_size * _COLUMNS).view(world_size, _COLUMNS).numpy()
+        self._flags = _flags(segment, world_size)
         self._headers_at = aligned(world_size * _COLUMNS * 8)
         self._number = 0
         self._left_since: dict[int, float] = {}
+        # A pulse that ends the program knows by name who is gone, and what that one did last.
+        self._ours_to_tell = pulse is None or not pulse.ends_program
         self._flags[rank, _PID] = os.getpid()
 
     @classmethod
@@ -65,6 +71,23 @@ class Board:
     ) -> Board:
         """The board that replica 0 made."""
         return cls(Segment.open(handle), rank, world_size, timeout_seconds, pulse)
+
+    @classmethod
+    def open_marked(
+        cls, mark: int, handle: Handle, rank: int, world_size: int, timeout_seconds: float, pulse: Pulse
+    ) -> Board | None:
+        """The board that replica 0 made and marked; None where `handle` leads elsewhere, as in another container."""
+        try:
+            segment = Segment.open(handle)
+        except (OSError, ValueError):  # no such process or file here, or a smaller one
+            return None
+        if _flags(segment, world_size)[0, _MARK] != mark:
+            return None
+        return cls(segment, rank, world_size, timeout_seconds, pulse)
+
+    def mark(self, mark: int) -> None:
+        """Tell this board from other memory by a number that nobody guesses."""
+        self._flags[0, _MARK] = mark
 
     @property
     def slot(self) -> int:
@@ -156,13 +179,15 @@ class Board:
     def _gone(self, missing: list[int], what: str) -> StratagemError | None:
         """The error about a replica that will never come; of several, about the one that is the likeliest cause."""
         left = {rank: int(self._flags[rank, _LEFT]) for rank in missing}
-        for rank in missing:
+        for rank in missing if self._ours_to_tell else ():
             pid = int(self._flags[rank, _PID])
             if pid and not left[rank] and not _lost.alive(pid):
                 return _lost.died(rank, pid, self.rank, what)
         rank = max(missing, key=left.__getitem__, default=None)
         if rank is None or not left[rank] or self._is_still_leaving(rank):
             return None
+        if left[rank] == _FAILED and self._pulse is not None:
+            return _lost.failed(self._pulse.names[rank], self._pulse.names[self.rank], what)
         return _lost.left(rank, left[rank] == _FAILED, self.rank, what)
 
     def _is_still_leaving(self, rank: int) -> bool:
@@ -178,3 +203,7 @@ class Board:
         if self._flags[rank, _NOTED]:
             return f"waiting in {self._read(rank, _NOTE_SLOT).decode()}, {'past' if done >= posted else 'in'} {number}"
         return f"{'past' if done >= posted else 'in'} {self._header(rank, posted)}, {number}"
+
+
+def _flags(segment: Segment, world_size: int) -> np.ndarray:
+    return segment.tensor(torch.int64, 0, world_size * _COLUMNS).view(world_size, _COLUMNS).numpy()

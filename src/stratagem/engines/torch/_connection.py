@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import json
 import logging
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,6 @@ from stratagem.engines._pulse import Pulse
 from stratagem.engines.torch import _segment
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._devices import torch_device
-from stratagem.engines.torch._notes import Notes
 from stratagem.engines.torch._process_group import ProcessGroupTransport
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.engines.torch._shared_memory import SharedMemoryTransport
@@ -104,8 +104,32 @@ def connect_cluster(cluster: Cluster, device: torch.device, options: Communicati
     with launch.variable_unless_set("GLOO_SOCKET_IFNAME", _network.interface_of(address)):
         control = _init_group(store, cluster.rank, cluster.world_size, device, timeout_seconds)
         data = _data_group(control, {device.type}, options, limit)
-    transport = ProcessGroupTransport(control, data, device, store, Notes(pulse), timeout_seconds, far=True)
+    near = cluster.on_one_host and device.type == "cpu" and _may_share_memory(options)
+    if (board := _shared_board(store, cluster, pulse, timeout_seconds) if near else None) is not None:
+        return _connected(SharedMemoryTransport(board, store), pulse, options, keeps_store=chief)
+    transport = ProcessGroupTransport(control, data, device, store, pulse, timeout_seconds, far=True)
     return _connected(transport, pulse, options, keeps_store=chief)
+
+
+def _may_share_memory(options: CommunicationOptions) -> bool:
+    ring = options.implementation is CommunicationImplementation.RING
+    return not ring and env.transport() != "process_group" and _segment.supported()
+
+
+def _shared_board(store: dist.Store, cluster: Cluster, pulse: Pulse, timeout_seconds: float) -> Board | None:
+    """The board of tasks that can open each other's memory; None where one can't, as in containers of their own."""
+    if cluster.rank == 0:
+        board: Board | None = Board.create(0, cluster.world_size, timeout_seconds, pulse)
+        mark = secrets.randbits(62)
+        board.mark(mark)
+        store.set("board", f"{mark} {board.segment.handle}")
+    else:
+        mark, _, text = store.get("board").decode().partition(" ")
+        handle = _segment.Handle.parse(text)
+        board = Board.open_marked(int(mark), handle, cluster.rank, cluster.world_size, timeout_seconds, pulse)
+    store.set(f"board/{cluster.rank}", "opened" if board is not None else "")
+    all_opened = all(store.get(f"board/{rank}") for rank in range(cluster.world_size))
+    return board if all_opened else None
 
 
 def _connected(
@@ -224,4 +248,4 @@ def _transport(
     control = dist.group.WORLD
     assert isinstance(control, dist.ProcessGroup), "initialised by connect"
     data = _data_group(control, kinds, options, datetime.timedelta(seconds=timeout_seconds))
-    return ProcessGroupTransport(control, data, torch_device(devices[job.rank]), store, Notes(pulse), timeout_seconds)
+    return ProcessGroupTransport(control, data, torch_device(devices[job.rank]), store, pulse, timeout_seconds)

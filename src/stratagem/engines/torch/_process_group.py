@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
 from stratagem.engines import _lost
-from stratagem.engines._pulse import BEAT_SECONDS
+from stratagem.engines._progress import PROGRESS
+from stratagem.engines._pulse import BEAT_SECONDS, Pulse, Sign
 from stratagem.engines.torch._buckets import BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, check_agreement
-from stratagem.engines.torch._notes import Note, Notes
 from stratagem.engines.torch._segment import aligned
 from stratagem.engines.torch._transport import HALF, BucketChannel, Transport, mean_of_sum, reduce_parts, reduced_in
 from stratagem.errors import ReplicaFailedError, StratagemError
@@ -35,7 +35,7 @@ class ProcessGroupTransport(Transport):
         data: The group for tensors on `device`; the same as `control` on a CPU.
         device: Where this replica's tensors are.
         store: The rendezvous store.
-        notes: Where each replica notes what it is doing.
+        pulse: What it hears of the other replicas.
         far: Some replicas run on other hosts, whose processes can't be looked at.
         timeout_seconds: As given to the groups.
     """
@@ -46,7 +46,7 @@ class ProcessGroupTransport(Transport):
         data: dist.ProcessGroup,
         device: torch.device,
         store: dist.Store,
-        notes: Notes,
+        pulse: Pulse,
         timeout_seconds: float,
         *,
         far: bool = False,
@@ -55,7 +55,7 @@ class ProcessGroupTransport(Transport):
         self._control = control
         self._data = data
         self._device = device
-        self._notes = notes
+        self._pulse = pulse
         self._timeout_seconds = timeout_seconds
         self._far = far
         self._number = 0
@@ -63,7 +63,7 @@ class ProcessGroupTransport(Transport):
 
     def note(self, what: str) -> None:
         """Let the others know of this replica's next collective."""
-        self._notes.write(self._number, what)
+        PROGRESS.number, PROGRESS.doing = self._number, what
         self._number += 1
 
     def _all_reduce(self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -124,33 +124,33 @@ class ProcessGroupTransport(Transport):
             return call()
         except RuntimeError as error:
             seconds = time.monotonic() - started
-            if self._notes.pulse.lost is not None:
-                raise self._notes.pulse.raised() from error
+            if self._pulse.lost is not None:
+                raise self._pulse.raised() from error
             if "imed out" in str(error) or "imeout" in str(error):
                 raise self._late(what, self._timeout_seconds) from error
             raise self._broken(what, seconds, str(error)) from error
 
     def _broken(self, what: str, seconds: float, problem: str) -> StratagemError:
         """The error about whoever broke a connection."""
-        if (lost := self._notes.pulse.whoever_broke(what) if self._far else None) is not None:
+        if (lost := self._pulse.whoever_broke(what) if self._far else None) is not None:
             return lost
         # A process that is killed loses its connections a moment before it counts as dead.
         begun = time.monotonic()
         while time.monotonic() < begun + _DEATH_SECONDS:
-            notes = self._others()
-            for rank, note in notes.items():
-                if note.died:
-                    return _lost.died(rank, note.pid, self.rank, what)
+            signs = self._others()
+            for rank, sign in signs.items():
+                if sign.died:
+                    return _lost.died(rank, sign.pid, self.rank, what)
             if time.monotonic() < begun + _BEATS * BEAT_SECONDS:
                 # What the others were doing a moment ago may not be told yet.
                 time.sleep(BEAT_SECONDS / 6)
                 continue
-            gone, behind = [rank for rank, note in notes.items() if note.left], self._behind(notes)
+            gone, behind = [rank for rank, sign in signs.items() if sign.left], self._behind(signs)
             if gone and behind and not behind.keys() & set(gone):
                 # Who left had waited as this replica does, for the same one, and had begun earlier.
                 return self._late(what, seconds)
             for rank in sorted(gone, key=lambda rank: rank not in behind):
-                return _lost.left(rank, notes[rank].left == "failed", self.rank, what)
+                return _lost.left(rank, signs[rank].left == "failed", self.rank, what)
             time.sleep(_DEATH_SECONDS / 20)
         return ReplicaFailedError(
             f"replica {self.rank} lost another replica in {what}: {problem}",
@@ -158,25 +158,27 @@ class ProcessGroupTransport(Transport):
         )
 
     def _late(self, what: str, seconds: float) -> StratagemError:
-        notes = self._others()
+        signs = self._others()
         missing = {
-            rank: f"in {note.text}, its collective {note.number} (this is number {self._number - 1})"
-            for rank, note in (self._behind(notes) or notes).items()
+            rank: f"in {sign.doing}, its collective {sign.number} (this is number {self._number - 1})"
+            for rank, sign in (self._behind(signs) or signs).items()
         }
         return _lost.late(missing, self.world_size, self.rank, what, seconds)
 
-    def _others(self) -> dict[int, Note]:
-        return {rank: self._notes.read(rank) for rank in range(self.world_size) if rank != self.rank}
+    def _others(self) -> dict[int, Sign]:
+        """What the others say now, without those that have said nothing yet."""
+        signs = {rank: self._pulse.ask(rank) for rank in range(self.world_size) if rank != self.rank}
+        return {rank: sign for rank, sign in signs.items() if sign is not None}
 
-    def _behind(self, notes: dict[int, Note]) -> dict[int, Note]:
-        """Those of `notes` whose replicas have not come to this replica's collective."""
-        return {rank: note for rank, note in notes.items() if note.number < self._number - 1}
+    def _behind(self, signs: dict[int, Sign]) -> dict[int, Sign]:
+        """Those of `signs` whose replicas have not come to this replica's collective."""
+        return {rank: sign for rank, sign in signs.items() if sign.number < self._number - 1}
 
     def _bucket_channel(self, layout: BucketLayout) -> BucketChannel:
         return _GroupBuckets(self, self._data, self._device, layout)
 
     def close(self, *, failed: bool = False) -> None:
-        self._notes.write(self._number, "the end of its program")
+        PROGRESS.number, PROGRESS.doing = self._number, "the end of its program"
 
 
 def _packed_bytes(header: Header) -> int:

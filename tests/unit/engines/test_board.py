@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notes and the board by which replicas know of each other."""
+"""The signs and the board by which replicas know of each other."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from stratagem.engines import _lost
+from stratagem.engines._folder_store import FolderStore
+from stratagem.engines._pulse import Pulse, Sign
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._header import Header
-from stratagem.engines.torch._notes import Note
 from stratagem.errors import ArgumentError, CollectiveMismatchError, CollectiveTimeoutError, ReplicaFailedError
 
 pytestmark = pytest.mark.timeout(30)
@@ -26,13 +29,16 @@ def dead_pid() -> int:
     return process.pid
 
 
+def sign(host: str, pid: int, left: str = "") -> Sign:
+    return Sign(beat=1, host=host, pid=pid, step=0, number=1, doing="", left=left, asks_to_stop=False, stop_at=None)
+
+
 def test_a_process_counts_as_dead_only_without_a_word_and_on_this_host() -> None:
     here = socket.gethostname()
-    assert not Note(here, os.getpid(), "", 1, "").died
-    assert not Note().died
-    assert Note(here, dead_pid(), "", 1, "").died
-    assert not Note(here, dead_pid(), "ended", 1, "").died
-    assert not Note("elsewhere", dead_pid(), "", 1, "").died
+    assert not sign(here, os.getpid()).died
+    assert sign(here, dead_pid()).died
+    assert not sign(here, dead_pid(), "ended").died
+    assert not sign("elsewhere", dead_pid()).died
 
 
 def test_each_way_to_stay_away_has_its_error() -> None:
@@ -59,4 +65,20 @@ def test_a_board_takes_headers_of_thousands_of_tensors_and_refuses_more() -> Non
     board.begin("all_reduce(SUM)")
     with pytest.raises(ArgumentError, match=r"2000000 tensors are too many for one all_reduce\(SUM\)"):
         board.exchange(many)
+    board.segment.close()
+
+
+def test_a_board_is_taken_only_for_what_the_first_task_marked(tmp_path: Path) -> None:
+    board = Board.create(0, 2, 10.0)
+    handle, pulse = board.segment.handle, Pulse(FolderStore(tmp_path), 1, ["a", "b"], failure_timeout_seconds=9.0)
+    board.mark(12345)
+    assert Board.open_marked(54321, handle, 1, 2, 1.0, pulse) is None
+    assert Board.open_marked(12345, replace(handle, pid=dead_pid()), 1, 2, 1.0, pulse) is None
+    assert Board.open_marked(12345, replace(handle, num_bytes=2 * handle.num_bytes), 1, 2, 1.0, pulse) is None
+    opened = Board.open_marked(12345, handle, 1, 2, 1.0, pulse)
+    assert opened is not None
+    opened.leave()
+    board.begin("barrier('a')")
+    with pytest.raises(CollectiveMismatchError, match="the program of replica 1 has ended"):
+        board.exchange(Header("barrier('a')"))
     board.segment.close()
