@@ -29,6 +29,7 @@ def prepare(sizes: list[int]) -> None:
     for size in sizes:
         gradients = [torch.ones(_PARAMETER_NUMEL) for _ in range(size)]
         _reductions["gloo", size] = _gloo(size * _PARAMETER_NUMEL)
+        _reductions["gloo, apart", size] = _gloo(size * _PARAMETER_NUMEL, apart=True)
         _reductions["in place", size] = _shared(gradients, copies=False)
         _reductions["copied in", size] = _shared(gradients, copies=True)
         _reductions["checked", size] = _checked(size * _PARAMETER_NUMEL)
@@ -43,11 +44,11 @@ def measure(name: str, size: int) -> float:
     return time.perf_counter() - start
 
 
-def _gloo(numel: int) -> Callable[[], None]:
+def _gloo(numel: int, *, apart: bool = False) -> Callable[[], None]:
     flat = torch.zeros(numel)  # in one piece, which suits gloo best; zeros do not grow when summed again and again
 
     def reduce() -> None:
-        dist.all_reduce(flat)
+        dist.all_reduce(flat.clone() if apart else flat)
 
     return reduce
 
@@ -63,7 +64,9 @@ def _checked(numel: int) -> Callable[[], None]:
 
 def _shared(gradients: list[torch.Tensor], *, copies: bool) -> Callable[[], None]:
     transport = cast(TorchEngine, select.engine()).transport
-    layout = plan_buckets([(torch.float32, tuple(gradient.shape)) for gradient in gradients], {})
+    layout = plan_buckets(
+        [(torch.float32, tuple(gradient.shape)) for gradient in gradients], {}, transport.bucket_bytes
+    )
     channel = transport.bucket_channel(layout)
     members: list[list[int]] = [[] for _ in range(layout.num_buckets)]
     for index, place in enumerate(layout.parameters):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,3 +114,18 @@ def test_the_line_of_a_backward_pass_is_the_users_not_torchs() -> None:
     y.sum().backward()
     file, number = here.split(":")
     assert spy.lines[-1] == f"{file}:{int(number) + 1}"
+
+
+def test_digests_are_equal_for_headers_that_agree_whatever_line_called_them() -> None:
+    header = Header("all_reduce(SUM)", ((torch.float32, (3,)),), "a.py:1")
+    assert header.digest() == replace(header, where="b.py:2").digest()
+    others = (
+        replace(header, operation="all_reduce(MEAN)"),
+        replace(header, specs=((torch.float32, (4,)),)),
+        replace(header, specs=((torch.float64, (3,)),)),
+        replace(header, run=1),
+        replace(header, free_axis=0),
+        replace(header, source=0),
+    )
+    assert len({header.digest(), *(other.digest() for other in others)}) == 1 + len(others)
+    assert all(0 <= number < 2**62 for number in header.digest())
