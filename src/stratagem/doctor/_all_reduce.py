@@ -68,7 +68,7 @@ def measure(look: Callable[[], View], port: int) -> dict[str, Any]:
         env.COLLECTIVE_TIMEOUT_SECONDS: str(_COLLECTIVE_SECONDS),
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    request = {"backend": me.backend, "tasks": tasks, "rank": rank, "seconds": _COLLECTIVE_SECONDS}
+    request = {"tasks": tasks, "rank": rank}
     with Probe("stratagem.doctor._measure", request, variables) as probe:
         return probe.answer(_PROGRAM_SECONDS, _FailureElsewhere(look))
 

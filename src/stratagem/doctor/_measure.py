@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 import statistics
 import time
 from collections.abc import Callable
@@ -23,19 +22,12 @@ _FLOAT_BYTES = 4
 
 
 def main() -> None:
-    """Answer {"backend", "tasks", "rank", "seconds"} with the seconds of one sum of each size.
+    """Answer {"tasks", "rank"} with the seconds of one sum of each size.
 
     The first task's address in "tasks" is where they meet.
     """
     request = read_request()
     cluster = Cluster(tasks=tuple((name, address) for name, address in request["tasks"]), rank=request["rank"])
-    # Its name goes with it: the engine of torch does not span hosts yet, its collectives do.
-    measure = _gloo if request["backend"] == "torch" else _engine
-    print_answer(measure(cluster, float(request["seconds"])))
-
-
-def _engine(cluster: Cluster, seconds: float) -> dict[str, Any]:
-    del seconds  # the engine reads its own limit, which the doctor sets
     engine = select.engine()
     engine.join(cluster)
     engine.connect(engine.local_devices())
@@ -46,31 +38,7 @@ def _engine(cluster: Cluster, seconds: float) -> dict[str, Any]:
         # Read, because a framework may answer before it has computed.
         return float(engine.all_reduce(Reduction.SUM, [[ones]] * num_local)[0][0][-1])
 
-    return _timed(total, engine.num_replicas, f"the {engine.name} engine")
-
-
-def _gloo(cluster: Cluster, seconds: float) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
-    host, port = cluster.chief
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}",
-        rank=cluster.rank,
-        world_size=cluster.world_size,
-        timeout=datetime.timedelta(seconds=seconds),
-    )
-
-    def total(num_floats: int) -> float:
-        ones = torch.ones(num_floats)
-        dist.all_reduce(ones)
-        return float(ones[-1])
-
-    try:
-        return _timed(total, cluster.world_size, "torch.distributed, gloo")
-    finally:
-        dist.destroy_process_group()
+    print_answer(_timed(total, engine.num_replicas, f"the {engine.name} engine"))
 
 
 def _timed(total: Callable[[int], float], num_replicas: int, by: str) -> dict[str, Any]:
