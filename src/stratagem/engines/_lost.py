@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors about a replica that does not come: it died, failed, ended, or is late.
 
-`noun` is "process" where one holds several replicas.
+Each is named for people: "replica 1", "process 1" where one holds several replicas, or "/worker:1 (host-b:2222)".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stratagem.errors import (
     WorkerLostError,
 )
 
-__all__ = ["alive", "died", "exit_as_lost", "exit_now", "failed", "late", "left", "lost"]
+__all__ = ["alive", "died", "exit_as_lost", "exit_now", "late", "left", "lost"]
 
 # EX_TEMPFAIL: nothing is wrong with the program, and it may be started again.
 _EXIT_CODE = 75
@@ -36,42 +36,29 @@ def alive(pid: int) -> bool:
         return False
 
 
-def died(rank: int, pid: int, waiting: int, what: str, noun: str = "replica") -> StratagemError:
-    """The process of replica `rank` is no more."""
-    gone = f"the process of replica {rank}" if noun == "replica" else f"{noun} {rank}"
+def died(name: str, pid: int, waiting: str, what: str) -> StratagemError:
+    """The process `name` is no more."""
     return WorkerLostError(
-        f"{gone} (pid {pid}) died while {noun} {waiting} waited in {what}",
-        fix=f"read the last lines that {noun} {rank} printed",
+        f"{_process(name)} (pid {pid}) died while {waiting} waited in {what}",
+        fix=f"read the last lines that {name} printed",
     )
 
 
-def left(rank: int, failed: bool, waiting: int, what: str, noun: str = "replica") -> StratagemError:
-    """The program of replica `rank` has come to its end."""
+def left(name: str, failed: bool, waiting: str, what: str) -> StratagemError:
+    """The program of `name` has come to its end."""
     if failed:
         return ReplicaFailedError(
-            f"the program of {noun} {rank} failed while {noun} {waiting} waited in {what}",
-            fix=f"read the last lines that {noun} {rank} printed",
+            f"the program of {name} failed while {waiting} waited in {what}",
+            fix=f"read the last lines that {name} printed",
         )
-    return CollectiveMismatchError(
-        f"{noun} {waiting} waits in {what}, but the program of {noun} {rank} has ended", fix=_SAME_CALLS
-    )
+    return CollectiveMismatchError(f"{waiting} waits in {what}, but the program of {name} has ended", fix=_SAME_CALLS)
 
 
-def failed(name: str, waiting: str, what: str) -> StratagemError:
-    """The program of process `name` raised an error."""
-    return ReplicaFailedError(
-        f"the program of {name} failed while {waiting} waited in {what}", fix=f"read what {name} printed last"
-    )
-
-
-def late(
-    missing: Mapping[int, str], world_size: int, waiting: int, what: str, seconds: float, noun: str = "replica"
-) -> StratagemError:
-    """Replicas did not come in time; `missing` says of each what it did last."""
-    last = "; ".join(f"{noun} {rank} is {doing}" for rank, doing in missing.items())
+def late(missing: Mapping[str, str], world_size: int, waiting: str, what: str, seconds: float) -> StratagemError:
+    """Some did not come in time; `missing` says of each, by name, what it did last."""
+    last = "; ".join(f"{name} is {doing}" for name, doing in missing.items())
     return CollectiveTimeoutError(
-        f"{noun} {waiting} waited {seconds:.3g} seconds in {what} for {noun} {', '.join(map(str, missing))} "
-        f"of {world_size}: {last}",
+        f"{waiting} waited {seconds:.3g} seconds in {what} for {', '.join(missing)} of {world_size}: {last}",
         fix=f"{_SAME_CALLS}; if it is only slow, set STRATAGEM_COLLECTIVE_TIMEOUT_SECONDS higher",
     )
 
@@ -91,6 +78,10 @@ def lost(
         fix=f"read what {name} printed last; stratagem run --max-restarts lets the job begin again by itself, and "
         "stratagem.BackupAndRestore where it stood",
     )
+
+
+def _process(name: str) -> str:
+    return f"the process of {name}" if name.startswith("replica") else name
 
 
 def exit_now() -> NoReturn:

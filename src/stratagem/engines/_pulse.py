@@ -190,7 +190,7 @@ class Pulse:
         for rank in self._others():
             sign = self._signs[rank]
             if sign is not None and sign.left == "failed":
-                return _lost.failed(self.names[rank], self.names[self.rank], what)
+                return _lost.left(self.names[rank], True, self.names[self.rank], what)
         return None
 
     def request(self) -> None:

@@ -42,18 +42,20 @@ def test_a_process_counts_as_dead_only_without_a_word_and_on_this_host() -> None
 
 
 def test_each_way_to_stay_away_has_its_error() -> None:
-    died = _lost.died(1, 77, 0, "barrier('a')")
+    died = _lost.died("replica 1", 77, "replica 0", "barrier('a')")
     assert isinstance(died, ReplicaFailedError)
     assert "the process of replica 1 (pid 77) died while replica 0 waited in barrier('a')" in str(died)
-    failed = _lost.left(1, True, 0, "barrier('a')")
+    failed = _lost.left("replica 1", True, "replica 0", "barrier('a')")
     assert isinstance(failed, ReplicaFailedError)
     assert "the program of replica 1 failed while replica 0 waited in barrier('a')" in str(failed)
-    ended = _lost.left(1, False, 0, "barrier('a')")
+    ended = _lost.left("replica 1", False, "replica 0", "barrier('a')")
     assert isinstance(ended, CollectiveMismatchError)
     assert "replica 0 waits in barrier('a'), but the program of replica 1 has ended" in str(ended)
-    late = _lost.late({1: "not yet in any collective", 2: "in barrier('b')"}, 3, 0, "barrier('a')", 2.5)
+    late = _lost.late(
+        {"replica 1": "not yet in any collective", "replica 2": "in barrier('b')"}, 3, "replica 0", "barrier('a')", 2.5
+    )
     assert isinstance(late, CollectiveTimeoutError)
-    assert "waited 2.5 seconds in barrier('a') for replica 1, 2 of 3: replica 1 is not yet in any" in str(late)
+    assert "waited 2.5 seconds in barrier('a') for replica 1, replica 2 of 3: replica 1 is not yet in any" in str(late)
 
 
 def test_a_board_takes_headers_of_thousands_of_tensors_and_refuses_more() -> None:

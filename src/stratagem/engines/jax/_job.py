@@ -38,7 +38,8 @@ def check(peers: Peers, devices: tuple[str, ...], replicas: Replicas) -> None:
             "where each needs as many",
             fix="use a strategy over all devices, or start one process: stratagem run --processes 1 script.py",
         )
-    peers.noun = "replica" if per_process[0] == 1 else "process"
+    if per_process[0] == 1:
+        peers.call_replicas()
     states = random_states() if peers.rank == _CHIEF else None
     said = peers.exchange("entering its strategy's scope", (devices, states))
     for rank, (theirs, _) in enumerate(said):

@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,7 +65,6 @@ class Peers:
     def __init__(self, rank: int, names: Sequence[str], *, on_one_host: bool, timeout_seconds: float) -> None:
         self.rank = rank
         self.world_size = len(names)
-        self.noun = "process"
         self._timeout_seconds = timeout_seconds
         self._store: Any = distributed.global_state.client
         self._number = 0
@@ -117,6 +116,11 @@ class Peers:
                     fix="run the same program in every process, on the same data",
                 )
 
+    def call_replicas(self) -> None:
+        """Each process of this host has one replica, by whose number people know it."""
+        if self._pids:
+            self.pulse.names = tuple(f"replica {rank}" for rank in range(self.world_size))
+
     def post(self, notice: str) -> None:
         """Let `posted` be true in the other processes, now and later."""
         self._store.key_value_set_bytes(_notice(notice), b"")
@@ -138,8 +142,7 @@ class Peers:
             if (gone := self._gone(rank, what)) is not None:
                 raise gone
             if time.monotonic() > deadline:
-                missing = {rank: f"somewhere after {self._last[rank]}"}
-                raise _lost.late(missing, self.world_size, self.rank, what, self._timeout_seconds, self.noun)
+                raise self._late({rank: f"somewhere after {self._last[rank]}"}, what, self._timeout_seconds)
             time.sleep(_LOOK_SECONDS / 10)
 
     @contextlib.contextmanager
@@ -169,8 +172,8 @@ class Peers:
                     return gone
             time.sleep(_DEATH_SECONDS / 20)
         return ReplicaFailedError(
-            f"{self.noun} {self.rank} lost another in {what}: {problem.splitlines()[0]}",
-            fix="read the last lines that the other processes printed",
+            f"{self.pulse.names[self.rank]} lost another one in {what}: {problem.splitlines()[0]}",
+            fix="read the last lines that the others printed",
         )
 
     def _wait(self, number: int, rank: int, what: str, deadline: float) -> bytes:
@@ -188,7 +191,7 @@ class Peers:
                     for one in range(self.world_size)
                     if self._look(_key(number, one)) is None
                 }
-                raise _lost.late(missing, self.world_size, self.rank, what, self._timeout_seconds, self.noun)
+                raise self._late(missing, what, self._timeout_seconds)
 
     def _gone(self, rank: int, what: str) -> StratagemError | None:
         """The error that says how process `rank` went, if it did."""
@@ -196,10 +199,10 @@ class Peers:
             return None
         how = self._look(_left(rank))
         if how is not None:
-            return _lost.left(rank, how == b"failed", self.rank, what, self.noun)
+            return _lost.left(self.pulse.names[rank], how == b"failed", self.pulse.names[self.rank], what)
         if self._dead(rank):
             self.pulse.leave_to_program()
-            return _lost.died(rank, self._pids[rank], self.rank, what, self.noun)
+            return _lost.died(self.pulse.names[rank], self._pids[rank], self.pulse.names[self.rank], what)
         return None if self.pulse.lost is None else self.pulse.raised()
 
     def _dead(self, rank: int) -> bool:
@@ -223,7 +226,12 @@ class Peers:
             if rank != self.rank and sign is not None and (sign.step, sign.number) != (PROGRESS.step, PROGRESS.number):
                 missing[rank] = f"at step {sign.step}, in {sign.doing}"
         what = f"step {PROGRESS.step}"
-        return _lost.late(missing or {self.rank: what}, self.world_size, self.rank, what, seconds, self.noun)
+        return self._late(missing or {self.rank: what}, what, seconds)
+
+    def _late(self, missing: Mapping[int, str], what: str, seconds: float) -> StratagemError:
+        names = self.pulse.names
+        named = {names[rank]: doing for rank, doing in missing.items()}
+        return _lost.late(named, self.world_size, names[self.rank], what, seconds)
 
     def _leave(self) -> None:
         """Tell the others that this program is at its end, and see whether they come to theirs."""

@@ -51,6 +51,7 @@ class Board:
         self.world_size = world_size
         self.timeout_seconds = timeout_seconds
         self._pulse = pulse
+        self._names = [f"replica {rank}" for rank in range(world_size)] if pulse is None else pulse.names
         self._flags = _flags(segment, world_size)
         self._headers_at = aligned(world_size * _COLUMNS * 8)
         self._number = 0
@@ -148,7 +149,11 @@ class Board:
             timeout_seconds=self.timeout_seconds,
             on_stall=on_stall,
             on_timeout=lambda seconds: _lost.late(
-                {rank: self._last_seen(rank) for rank in missing()}, self.world_size, self.rank, what, seconds
+                {self._names[rank]: self._last_seen(rank) for rank in missing()},
+                self.world_size,
+                self._names[self.rank],
+                what,
+                seconds,
             ),
         )
         self._flags[self.rank, _NOTED] = 0
@@ -182,13 +187,11 @@ class Board:
         for rank in missing if self._ours_to_tell else ():
             pid = int(self._flags[rank, _PID])
             if pid and not left[rank] and not _lost.alive(pid):
-                return _lost.died(rank, pid, self.rank, what)
+                return _lost.died(self._names[rank], pid, self._names[self.rank], what)
         rank = max(missing, key=left.__getitem__, default=None)
         if rank is None or not left[rank] or self._is_still_leaving(rank):
             return None
-        if left[rank] == _FAILED and self._pulse is not None:
-            return _lost.failed(self._pulse.names[rank], self._pulse.names[self.rank], what)
-        return _lost.left(rank, left[rank] == _FAILED, self.rank, what)
+        return _lost.left(self._names[rank], left[rank] == _FAILED, self._names[self.rank], what)
 
     def _is_still_leaving(self, rank: int) -> bool:
         """Whether a replica has left but not ended; the launcher is to see it end before those that it lets down."""

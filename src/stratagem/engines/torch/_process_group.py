@@ -58,6 +58,7 @@ class ProcessGroupTransport(Transport):
         self._data = data
         self._device = device
         self._pulse = pulse
+        self._name = pulse.names[pulse.rank]
         self._timeout_seconds = timeout_seconds
         self._far = far
         self._number = 0
@@ -153,7 +154,7 @@ class ProcessGroupTransport(Transport):
             signs = self._others()
             for rank, sign in signs.items():
                 if sign.died:
-                    return _lost.died(rank, sign.pid, self.rank, what)
+                    return _lost.died(self._pulse.names[rank], sign.pid, self._name, what)
             if time.monotonic() < begun + _BEATS * BEAT_SECONDS:
                 # What the others were doing a moment ago may not be told yet.
                 time.sleep(BEAT_SECONDS / 6)
@@ -163,20 +164,22 @@ class ProcessGroupTransport(Transport):
                 # Who left had waited as this replica does, for the same one, and had begun earlier.
                 return self._late(what, seconds)
             for rank in sorted(gone, key=lambda rank: rank not in behind):
-                return _lost.left(rank, signs[rank].left == "failed", self.rank, what)
+                return _lost.left(self._pulse.names[rank], signs[rank].left == "failed", self._name, what)
             time.sleep(_DEATH_SECONDS / 20)
         return ReplicaFailedError(
-            f"replica {self.rank} lost another replica in {what}: {problem}",
-            fix="read the last lines that the other replicas printed",
+            f"{self._name} lost another one in {what}: {problem}",
+            fix="read the last lines that the others printed",
         )
 
     def _late(self, what: str, seconds: float) -> StratagemError:
         signs = self._others()
         missing = {
-            rank: f"in {sign.doing}, its collective {sign.number} (this is number {self._number - 1})"
+            self._pulse.names[
+                rank
+            ]: f"in {sign.doing}, its collective {sign.number} (this is number {self._number - 1})"
             for rank, sign in (self._behind(signs) or signs).items()
         }
-        return _lost.late(missing, self.world_size, self.rank, what, seconds)
+        return _lost.late(missing, self.world_size, self._name, what, seconds)
 
     def _others(self) -> dict[int, Sign]:
         """What the others say now, without those that have said nothing yet."""
