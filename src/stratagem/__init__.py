@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from stratagem._core.input_options import AutoShardPolicy, InputContext, InputOptions, InputReplicationMode
     from stratagem._core.options import RunOptions
     from stratagem._core.values import DistributedValues
+    from stratagem.data._arrays import ArrayDataset
+    from stratagem.data._policy import ShardReport
     from stratagem.keras_fit._backup import BackupAndRestore
     from stratagem.keras_fit._backup_objects import Checkpoint, CheckpointManager
     from stratagem.launch import launch
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArrayDataset",
     "AutoShardPolicy",
     "BackupAndRestore",
     "Checkpoint",
@@ -69,6 +72,7 @@ __all__ = [
     "ReplicaContext",
     "RunOptions",
     "Server",
+    "ShardReport",
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
@@ -97,6 +101,8 @@ _HOMES = {
     **dict.fromkeys(
         ("AutoShardPolicy", "InputContext", "InputOptions", "InputReplicationMode"), "stratagem._core.input_options"
     ),
+    "ArrayDataset": "stratagem.data._arrays",
+    "ShardReport": "stratagem.data._policy",
     "BackupAndRestore": "stratagem.keras_fit._backup",
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "stratagem.keras_fit._backup_objects"),
     "DistributedValues": "stratagem._core.values",

@@ -20,6 +20,7 @@ StratagemError
     CheckpointMismatchError (ValueError)    a checkpoint of another model
     LaunchError (RuntimeError)              processes could not be started
     NotBuiltError (NotImplementedError)     a name of tf.distribute that is not built yet
+    OutOfRangeError (IndexError)            a data set has no more elements
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "LaunchError",
     "MixedStrategyError",
     "NotBuiltError",
+    "OutOfRangeError",
     "ReplicaFailedError",
     "StratagemError",
     "StructureMismatchError",
@@ -90,6 +92,10 @@ class MixedStrategyError(ContextError):
 
 class BackendError(StratagemError, RuntimeError):
     """The Keras backend in use is not one that Stratagem drives."""
+
+
+class OutOfRangeError(StratagemError, IndexError):
+    """An element was asked for past the end of a data set: `tf.errors.OutOfRangeError`."""
 
 
 class DeviceError(StratagemError, ValueError):

@@ -28,6 +28,8 @@ FRAMEWORK_FLOORS = (
     "keras_fit",
     "doctor._devices",  # programs, which the doctor starts to load a framework outside of itself
     "doctor._measure",
+    "data._tf_data",  # read when a user gives a data set of that library
+    "data._torch_loader",
 )
 
 

@@ -24,6 +24,8 @@ API: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("tf_distrib
 # A class that takes no arguments of its own, or a tuple whose fields are checked instead.
 NO_SIGNATURE = "(self, /, *args, **kwargs)"
 OURS = {
+    "ArrayDataset",
+    "ShardReport",
     "BackupAndRestore",
     "Checkpoint",
     "CheckpointManager",

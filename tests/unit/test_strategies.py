@@ -193,16 +193,6 @@ def test_the_default_strategy_is_alone_also_while_the_engine_has_joined_a_job() 
     assert distribute.get_strategy().gather(np.ones(2), axis=0).shape == (2,)
 
 
-def test_data_sets_are_not_distributed_yet() -> None:
-    strategy = distribute.MirroredStrategy()
-    with pytest.raises(NotBuiltError, match=r"Strategy\.experimental_distribute_dataset is not built yet") as caught:
-        strategy.experimental_distribute_dataset([1])
-    assert "model.fit" in str(caught.value)
-    for name in ("distribute_datasets_from_function", "experimental_distribute_datasets_from_function"):
-        with pytest.raises(NotBuiltError, match=r"Strategy\.distribute_datasets_from_function is not built yet"):
-            getattr(strategy, name)(lambda _: [1])
-
-
 @pytest.mark.parametrize(
     ("name", "args"),
     [

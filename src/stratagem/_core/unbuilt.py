@@ -23,12 +23,9 @@ _LOOPS = "0.4 (custom loops, variables and data distribution)"
 _SERVERS = "0.5 (parameter servers)"
 
 _SERVER = Plan(_SERVERS, "MirroredStrategy trains synchronously, without parameter servers")
-_DATA = Plan(_LOOPS, "give the data to model.fit, which splits each global batch over the replicas")
 
 # Without the leading "tf.distribute.". Each coming release takes its rows out; a test keeps table and names equal.
 NAMES: dict[str, Plan] = {
-    "DistributedDataset": _DATA,
-    "DistributedIterator": _DATA,
     "ParameterServerStrategy": _SERVER,
     "Server": _SERVER,
     "coordinator.ClusterCoordinator": _SERVER,
@@ -51,8 +48,6 @@ NAMES: dict[str, Plan] = {
 # Parts of names that are built.
 METHODS: dict[str, Plan] = {
     "CrossDeviceOps.reduce_implementation": Plan(_LOOPS, "use one of the three cross-device ops that are there"),
-    "Strategy.distribute_datasets_from_function": _DATA,
-    "Strategy.experimental_distribute_dataset": _DATA,
     "StrategyExtended.variable_created_in_scope": Plan(_LOOPS, "keep track of the variables made in the scope"),
 }
 

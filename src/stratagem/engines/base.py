@@ -213,6 +213,17 @@ class Engine(ABC):
     def all_gather_objects(self, values: Sequence[object]) -> tuple[Any, ...]:
         """One picklable object per local replica in, those of all replicas out, in replica order."""
 
+    def take_object(self, value: object, source: int, what: str) -> Any:
+        """The picklable object that the process of replica `source` brought; the others' is not looked at.
+
+        Args:
+            value: This process's.
+            source: A replica.
+            what: Names it in errors.
+        """
+        del what
+        return self.all_gather_objects([value, *[None] * (len(self.local_replica_ids) - 1)])[source]
+
     @abstractmethod
     def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:
         """Replica `source`'s tensors on every replica; shapes and dtypes must be equal on all."""

@@ -17,6 +17,7 @@ from stratagem.strategies._current import (
     in_cross_replica_context,
 )
 from stratagem.strategies._default import DefaultStrategy
+from stratagem.strategies._distributed_dataset import DistributedDataset, DistributedIterator
 from stratagem.strategies._extended import StrategyExtended
 from stratagem.strategies._function import function
 from stratagem.strategies._gradients import value_and_grad
@@ -26,12 +27,7 @@ from stratagem.strategies._one_device import OneDeviceStrategy
 from stratagem.strategies._replica_context import ReplicaContext
 from stratagem.strategies._strategy import Strategy
 from stratagem.strategies._tpu import TPUStrategy
-from stratagem.strategies._unbuilt import (
-    DistributedDataset,
-    DistributedIterator,
-    ParameterServerStrategy,
-    Server,
-)
+from stratagem.strategies._unbuilt import ParameterServerStrategy, Server
 
 __all__ = [
     "CrossDeviceOps",

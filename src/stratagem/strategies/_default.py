@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from stratagem._core.enums import Reduction
+from stratagem._core.input_options import InputContext, InputOptions
 from stratagem.engines import select
 from stratagem.engines.base import Engine, Tensor
 from stratagem.errors import ContextError
@@ -82,9 +83,15 @@ class DefaultExtended(StrategyExtended):
         """The value for the only replica."""
         return make(0)
 
-    def distribute_dataset(self, dataset: Any) -> Any:
+    def distribute_dataset(self, dataset: Any, options: InputOptions | None = None) -> Any:
         """The data set itself."""
+        del options
         return dataset
+
+    def distribute_from_function(self, make: Callable[[InputContext], Any], options: InputOptions | None = None) -> Any:
+        """The data set that `make` returns."""
+        del options
+        return make(InputContext())
 
 
 class DefaultStrategy(Strategy):

@@ -12,11 +12,14 @@ from stratagem import keras_fit
 from stratagem._core import contexts, device_names, env, unbuilt, values
 from stratagem._core.contexts import CurrentStrategy
 from stratagem._core.enums import ReduceOp
+from stratagem._core.input_options import InputContext, InputOptions
 from stratagem._core.options import CommunicationOptions
 from stratagem._core.values import PerReplica
+from stratagem.data._feeds import Place
 from stratagem.engines._progress import PROGRESS
 from stratagem.engines.base import Engine
-from stratagem.strategies import _collectives
+from stratagem.strategies import _collectives, _distributing
+from stratagem.strategies._distributed_dataset import DistributedDataset
 from stratagem.strategies._merge import MergePoint
 from stratagem.strategies._replica_context import ReplicaContext
 
@@ -263,10 +266,27 @@ class StrategyExtended(ABC):
         del v
         unbuilt.raise_not_built("StrategyExtended.variable_created_in_scope")
 
-    def distribute_dataset(self, dataset: Any) -> Any:
-        """Hook of `strategy.experimental_distribute_dataset`."""
-        del dataset
-        unbuilt.raise_not_built("Strategy.experimental_distribute_dataset")
+    @property
+    def num_workers(self) -> int:
+        """Machines, or tasks of the cluster; each has an input pipeline of its own (not in `tf.distribute`)."""
+        return 1
+
+    def distribute_dataset(self, dataset: Any, options: InputOptions | None = None) -> Any:
+        """`dataset` divided (not in `tf.distribute`; `strategy.experimental_distribute_dataset` is the public way)."""
+        self.connect()
+        return _distributing.distribute(dataset, options, self.engine, self._place(), self.wraps_single_values)
+
+    def distribute_from_function(
+        self, make: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """What `make` returns for each pipeline, together (not in `tf.distribute`)."""
+        self.connect()
+        return _distributing.distribute_from_function(
+            make, options, self.engine, self._place(), self.wraps_single_values
+        )
+
+    def _place(self) -> Place:
+        return Place(self.num_replicas, tuple(self.engine.local_replica_ids), self.num_workers)
 
     def _contexts_meeting_at(self, point: MergePoint | None) -> tuple[ReplicaContext, ...]:
         return tuple(ReplicaContext.at(self._container, replica, point) for replica in self.engine.local_replica_ids)

@@ -33,6 +33,11 @@ class MultiWorkerExtended(OnDevicesExtended):
         super().__init__(container_strategy, engine, engine.local_devices())
 
     @property
+    def num_workers(self) -> int:
+        """Tasks of the cluster."""
+        return self._num_tasks
+
+    @property
     def worker_devices(self) -> tuple[str, ...]:
         """The replicas' devices by their long names, in replica order."""
         share = len(self.devices) // self._num_tasks

@@ -9,14 +9,16 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from stratagem import keras_fit
-from stratagem._core import contexts, nest, unbuilt, values
+from stratagem._core import contexts, nest, values
 from stratagem._core.enums import ReduceOp
-from stratagem._core.input_options import InputOptions, InputReplicationMode
+from stratagem._core.input_options import InputContext, InputOptions, InputReplicationMode
 from stratagem._core.options import RunOptions, ValueContext
 from stratagem.cluster_resolver import ClusterResolver
+from stratagem.data._policy import ShardReport
 from stratagem.engines.compiled_step import CompiledStep
 from stratagem.errors import ArgumentError, ArgumentTypeError, ContextError, NotBuiltError
 from stratagem.strategies import _collectives, _tensorflow_habits
+from stratagem.strategies._distributed_dataset import DistributedDataset
 from stratagem.strategies._extended import StrategyExtended
 
 __all__ = ["Strategy"]
@@ -64,6 +66,7 @@ class Strategy:
 
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
+        self._distributed: Any = None
 
     @property
     def extended(self) -> StrategyExtended:
@@ -227,19 +230,72 @@ class Strategy:
         replicas = self.num_replicas_in_sync
         return self._extended.values_from_function(lambda replica: value_fn(ValueContext(replica, replicas)))
 
-    def experimental_distribute_dataset(self, dataset: Any, options: InputOptions | None = None) -> Any:
-        """Not built yet, except under the default strategy, which returns the data set unchanged."""
-        del options
+    def experimental_distribute_dataset(self, dataset: Any, options: InputOptions | None = None) -> DistributedDataset:
+        """Divide a data set of global batches among the replicas.
+
+        In step k replica r gets its rows of global batch k: consecutive ones, and in a short last batch fewer or none.
+        Among several workers the data set's own auto-shard policy decides who reads what; `shard_report()` says which.
+
+        Args:
+            dataset: A `tf.data.Dataset`, a torch `DataLoader`, a `stratagem.ArrayDataset`, or an iterable of batches
+                (or a function that returns one), whose batches are structures of arrays.
+            options: How the parts are fed to the replicas.
+
+        Returns:
+            The elements' parts as values per replica, to give to `run`; with one replica in all, the batches.
+
+        Raises:
+            ArgumentError: the options ask for what can't be.
+            ArgumentTypeError: `dataset` is no data set of batches.
+            ContextError: called in replica context.
+
+        >>> import numpy as np
+        >>> from stratagem.strategies import OneDeviceStrategy
+        >>> from stratagem.testing.fake_engine import FakeEngine
+        >>> from stratagem.engines import select
+        >>> with select.use(FakeEngine(1)):
+        ...     strategy = OneDeviceStrategy("CPU:0")
+        ...     dataset = strategy.experimental_distribute_dataset([np.arange(2), np.arange(1)])
+        ...     [len(batch) for batch in dataset]
+        [2, 1]
+        """
         self._require_cross_replica("experimental_distribute_dataset()")
-        return self._extended.distribute_dataset(dataset)
+        distributed = self._extended.distribute_dataset(dataset, options)
+        self._distributed = distributed
+        return distributed
 
     def distribute_datasets_from_function(
-        self, dataset_fn: Callable[..., Any], options: InputOptions | None = None
-    ) -> Any:
-        """Not built yet."""
-        del dataset_fn, options
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """Make a data set on each worker, which gives its replicas one batch each in every step.
+
+        Args:
+            dataset_fn: Called once per worker, or with `InputReplicationMode.PER_REPLICA` once per replica, with the
+                `InputContext` of that place; returns a data set of batches for one replica.
+            options: How the batches are fed to the replicas.
+
+        Raises:
+            ArgumentError: the options ask for what can't be.
+            ArgumentTypeError: the function returns no data set of batches.
+            ContextError: called in replica context.
+        """
         self._require_cross_replica("distribute_datasets_from_function()")
-        unbuilt.raise_not_built("Strategy.distribute_datasets_from_function")
+        distributed = self._extended.distribute_from_function(dataset_fn, options)
+        self._distributed = distributed
+        return distributed
+
+    def shard_report(self) -> ShardReport:
+        """How the data set that was distributed last is divided among the workers, and why (not in `tf.distribute`).
+
+        Raises:
+            ContextError: none has been.
+        """
+        if not isinstance(self._distributed, DistributedDataset):
+            raise ContextError(
+                "no data set has been distributed by this strategy",
+                fix="strategy.experimental_distribute_dataset(dataset) first",
+            )
+        return self._distributed.shard_report()
 
     def experimental_distribute_datasets_from_function(
         self, dataset_fn: Callable[..., Any], options: InputOptions | None = None

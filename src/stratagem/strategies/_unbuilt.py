@@ -8,19 +8,9 @@ from typing import Any
 from stratagem._core.unbuilt import Unbuilt, raise_not_built
 
 __all__ = [
-    "DistributedDataset",
-    "DistributedIterator",
     "ParameterServerStrategy",
     "Server",
 ]
-
-
-class DistributedDataset(Unbuilt, name="DistributedDataset"):
-    """A data set divided among replicas. Not built yet."""
-
-
-class DistributedIterator(Unbuilt, name="DistributedIterator"):
-    """An iterator over a `DistributedDataset`. Not built yet."""
 
 
 class ParameterServerStrategy(Unbuilt, name="ParameterServerStrategy"):

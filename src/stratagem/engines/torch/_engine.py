@@ -159,6 +159,12 @@ class TorchEngine(Engine):
     def all_gather_objects(self, values: Sequence[object]) -> tuple[Any, ...]:
         return tuple(self._transport.all_gather_object(values[0]))
 
+    def take_object(self, value: object, source: int, what: str) -> Any:
+        if self._transport.world_size == 1:
+            return value
+        with self._transport.from_source(source, value, [], what) as (taken, _):
+            return taken
+
     def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:
         return (tuple(self._transport.broadcast(values[0], source)),)
 

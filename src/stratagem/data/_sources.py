@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which source a user's data set is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from stratagem.data._iterables import IterableSource
+from stratagem.data._source import Source
+from stratagem.data._tf_data import TfDataSource
+from stratagem.data._torch_loader import LoaderSource, RowLoaderSource
+from stratagem.errors import ArgumentTypeError
+
+__all__ = ["source_of"]
+
+
+def source_of(dataset: Any) -> Source:
+    """The source that `dataset` is.
+
+    Raises:
+        ArgumentTypeError: it is none, or its elements are no batches.
+    """
+    if isinstance(dataset, Source):
+        return dataset
+    if _is_a(dataset, "tensorflow", "data.Dataset"):
+        return TfDataSource(dataset)
+    if _is_a(dataset, "torch.utils.data", "DataLoader"):
+        return RowLoaderSource(dataset) if RowLoaderSource.takes(dataset) else LoaderSource(dataset)
+    if isinstance(dataset, (str, bytes, dict)) or hasattr(dataset, "__array__"):
+        raise ArgumentTypeError(
+            f"a {type(dataset).__name__} has no batches",
+            fix="give stratagem.ArrayDataset(arrays, batch_size=global_batch_size), or a data set of global batches",
+        )
+    if isinstance(dataset, Iterable) or callable(dataset):
+        return IterableSource(dataset)
+    raise ArgumentTypeError(
+        f"a {type(dataset).__name__} is no data set",
+        fix="give a tf.data.Dataset, a torch DataLoader, a stratagem.ArrayDataset or an iterable of global batches",
+    )
+
+
+def _is_a(dataset: Any, module: str, name: str) -> bool:
+    """Whether `dataset` is one of a library's, which is imported then."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(dataset, found)
