@@ -106,9 +106,9 @@ def collective_timeout_seconds() -> float:
     return _seconds(COLLECTIVE_TIMEOUT_SECONDS, DEFAULT_COLLECTIVE_TIMEOUT_SECONDS)
 
 
-def failure_timeout_seconds() -> float:
+def failure_timeout_seconds(environ: Mapping[str, str] | None = None) -> float:
     """So long after a process has died, frozen or lost its network all others have ended."""
-    return _seconds(FAILURE_TIMEOUT_SECONDS, DEFAULT_FAILURE_TIMEOUT_SECONDS)
+    return _seconds(FAILURE_TIMEOUT_SECONDS, DEFAULT_FAILURE_TIMEOUT_SECONDS, environ)
 
 
 def fast_paths() -> bool:
@@ -153,8 +153,8 @@ def _flag(name: str, *, default: bool) -> bool:
     return text == "1"
 
 
-def _seconds(name: str, default: float) -> float:
-    text = os.environ.get(name)
+def _seconds(name: str, default: float, environ: Mapping[str, str] | None = None) -> float:
+    text = (os.environ if environ is None else environ).get(name)
     if not text:
         return default
     try:

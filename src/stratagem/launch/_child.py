@@ -42,6 +42,16 @@ class Child:
             self._signal_group(signal.SIGKILL)  # what it started and did not end
         return self.returncode
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped, as by SIGSTOP; False where the system does not say."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        # The state follows the name, which may hold anything, in parentheses.
+        return stat.rpartition(b")")[2].split()[0] == b"T"
+
     def send(self, signum: int) -> None:
         """Send a signal to it, if it still runs; SIGKILL goes to what it has started as well."""
         if self.poll() is not None:

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from stratagem._core import env
 from stratagem.launch import _failure
 from stratagem.launch._child import Child
 from stratagem.launch._job import POLL_SECONDS, Job
@@ -61,6 +62,7 @@ def _attempt(
         log_dir=log_dir,
     ) as job:
         ending = _Ending(job)
+        frozen = _Frozen(job, plan, environ, err.write)
         while job.running:
             job.pump(POLL_SECONDS)
             ending.ended(job.reap())
@@ -69,6 +71,7 @@ def _attempt(
             if (out.broken or err.broken) and not ending.by_signal:
                 ending.signalled(signal.SIGTERM)
             ending.go_on()
+            frozen.look()
     if ending.first is None:
         return 0, False
     if not ending.by_signal:
@@ -113,6 +116,35 @@ class _Ending:
         """Send what is due."""
         while self._schedule and self._schedule[0][0] <= time.monotonic():
             self._job.send(self._schedule.pop(0)[1])
+
+
+class _Frozen:
+    """Ends a process that is stopped, as by SIGSTOP, when all others have ended: nobody else is left to miss it."""
+
+    def __init__(self, job: Job, plan: Plan, environ: Mapping[str, str], say: Callable[[bytes], object]) -> None:
+        self._job = job
+        self._plan = plan
+        self._say = say
+        self._limit_seconds = env.failure_timeout_seconds({**environ, **dict(plan.processes[0].variables)})
+        self._since: float | None = None
+
+    def look(self) -> None:
+        """End what has been stopped for as long as a failure may go unnoticed."""
+        left = self._job.running
+        if len(self._job.children) == 1 or not left or not all(child.is_stopped for child in left):
+            self._since = None
+            return
+        if len(left) == len(self._job.children):
+            return  # all were stopped together, which someone did on purpose
+        now = time.monotonic()
+        self._since = self._since or now
+        if now - self._since > self._limit_seconds:
+            for child in left:
+                who = f"{self._plan.noun} {child.rank}/{self._plan.count} (pid {child.pid})"
+                how = f"has been stopped for {self._limit_seconds:g} seconds, while the others have ended; it is ended"
+                self._say(f"\nstratagem: {who} {how}\n".encode())
+                child.send(signal.SIGKILL)
+            self._since = None
 
 
 class _Descriptor:

@@ -251,11 +251,17 @@ class Peers:
     def _all_left(self, deadline: float) -> bool:
         """Whether all others have come to the end of their programs; False at once when one is lost."""
         waiting = [rank for rank in range(self.world_size) if rank != self.rank]
+        limit_seconds = env.failure_timeout_seconds()
+        beat, heard = 0, time.monotonic()
         while waiting:
-            rank = waiting[-1]
+            rank, now = waiting[-1], time.monotonic()
+            sign = self.pulse.ask(rank)
+            if sign is not None and sign.beat != beat:
+                beat, heard = sign.beat, now
             if self._look(_left(rank)) is not None:
                 waiting.pop()
-            elif time.monotonic() > deadline or self._dead(rank):
+                beat, heard = 0, now
+            elif now > deadline or now - heard > limit_seconds or self._dead(rank):
                 return False
             else:
                 time.sleep(_LOOK_SECONDS / 10)
