@@ -14,8 +14,8 @@ x = np.random.default_rng(0).standard_normal((960, 32), dtype="float32")
 y = x[:, :10].argmax(axis=1)
 
 strategy = stratagem.MirroredStrategy()
-replicas = strategy.num_replicas_in_sync
 global_batch = 96
+dataset = strategy.experimental_distribute_dataset(stratagem.ArrayDataset((x, y), global_batch))
 
 keras.utils.set_random_seed(0)
 with strategy.scope():
@@ -24,9 +24,9 @@ with strategy.scope():
 
 
 def loss_of(rows, labels):
-    # Divided by the global batch, so that the sum over replicas is the mean over it.
     losses = keras.losses.sparse_categorical_crossentropy(labels, model(rows, training=True))
-    return keras.ops.sum(losses) / global_batch
+    # Divided by the rows of all replicas, so that the sum over replicas is the mean over the global batch.
+    return stratagem.compute_average_loss(losses, global_batch_size=global_batch)
 
 
 def step(rows, labels):
@@ -35,21 +35,12 @@ def step(rows, labels):
     return loss
 
 
-def this_replicas_rows(array, start):
-    """The global batch at `start`, one part for each replica."""
-    rows = global_batch // replicas
-    return strategy.experimental_distribute_values_from_function(
-        lambda context: array[start + context.replica_id_in_sync_group * rows :][:rows]
-    )
-
-
 # The chief prints; replica 0 is the chief.
 is_chief = strategy.experimental_local_results(
     strategy.run(lambda: stratagem.get_replica_context().replica_id_in_sync_group == 0)
 )[0]
 for epoch in range(3):
-    for start in range(0, len(x), global_batch):
-        loss = strategy.run(step, args=(this_replicas_rows(x, start), this_replicas_rows(y, start)))
-        mean = strategy.reduce("SUM", loss, axis=None)
+    for batch in dataset:
+        mean = strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)
     if is_chief:
         print(f"epoch {epoch}: loss of the last batch {float(mean):.4f}")

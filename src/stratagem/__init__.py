@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stratagem._core.values import DistributedValues
     from stratagem.data._arrays import ArrayDataset
     from stratagem.data._policy import ShardReport
+    from stratagem.keras_fit._average_loss import compute_average_loss, scale_regularization_loss
     from stratagem.keras_fit._backup import BackupAndRestore
     from stratagem.keras_fit._backup_objects import Checkpoint, CheckpointManager
     from stratagem.launch import launch
@@ -80,6 +81,7 @@ __all__ = [
     "VariableSynchronization",
     "__version__",
     "cluster_resolver",
+    "compute_average_loss",
     "config",
     "coordinator",
     "errors",
@@ -91,6 +93,7 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
     "launch",
+    "scale_regularization_loss",
     "testing",
     "tpu",
     "value_and_grad",
@@ -103,6 +106,7 @@ _HOMES = {
     ),
     "ArrayDataset": "stratagem.data._arrays",
     "ShardReport": "stratagem.data._policy",
+    **dict.fromkeys(("compute_average_loss", "scale_regularization_loss"), "stratagem.keras_fit._average_loss"),
     "BackupAndRestore": "stratagem.keras_fit._backup",
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "stratagem.keras_fit._backup_objects"),
     "DistributedValues": "stratagem._core.values",
