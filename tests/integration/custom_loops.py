@@ -43,3 +43,109 @@ def train(replicas: int, rows: int, sized: bool) -> dict[str, Any]:
         for batch in strategy.experimental_distribute_dataset(dataset):
             losses.append(float(strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)))
     return {"losses": losses, "weights": [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.weights]}
+
+
+def _regression(rows: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    draw = np.random.default_rng(1)
+    x, y = draw.normal(size=(rows, 6)).astype("float32"), draw.normal(size=(rows, 1)).astype("float32")
+    weights = [draw.normal(size=shape, scale=0.4).astype("float32") for shape in ((6, 5), (5,), (5, 1), (1,))]
+    return x, y, weights
+
+
+def train_with_backward(replicas: int, rows: int) -> dict[str, Any]:
+    """PyTorch's style around a Keras model: loss.backward(), then the Keras optimizer."""
+    import keras
+    import torch
+
+    import stratagem
+
+    keras.utils.clear_session()
+    strategy = stratagem.MirroredStrategy() if replicas > 1 else stratagem.OneDeviceStrategy("CPU:0")
+    x, y, weights = _regression(rows)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    model.set_weights(weights)
+
+    def step(x: Any, y: Any) -> Any:
+        model.zero_grad()
+        loss = stratagem.compute_average_loss((model(x) - y).square()[:, 0])
+        loss.backward()
+        with torch.no_grad():
+            optimizer.apply([variable.value.grad for variable in model.trainable_variables], model.trainable_variables)
+        return loss.detach()
+
+    return _passes(strategy, step, x, y, lambda: [keras.ops.convert_to_numpy(v) for v in model.weights])
+
+
+def train_module(replicas: int, rows: int) -> dict[str, Any]:
+    """Plain PyTorch: a torch.nn.Module, a torch optimizer, and the gradients summed over replicas by hand."""
+    import torch
+
+    import stratagem
+
+    strategy = stratagem.MirroredStrategy() if replicas > 1 else stratagem.OneDeviceStrategy("CPU:0")
+    x, y, weights = _regression(rows)
+    with strategy.scope():
+        module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    with torch.no_grad():
+        for parameter, value in zip(module.parameters(), weights, strict=True):
+            parameter.copy_(torch.from_numpy(value.T if value.ndim == 2 else value))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = stratagem.compute_average_loss((module(x) - y).square()[:, 0])
+        loss.backward()
+        parameters = list(module.parameters())
+        context = stratagem.get_replica_context()
+        for parameter, total in zip(
+            parameters, context.all_reduce("SUM", [one.grad for one in parameters]), strict=True
+        ):
+            parameter.grad = total
+        optimizer.step()
+        return loss.detach()
+
+    return _passes(strategy, step, x, y, lambda: [p.detach().numpy().copy() for p in module.parameters()])
+
+
+def train_functionally(replicas: int, rows: int) -> dict[str, Any]:
+    """JAX's style: parameters go into the step and come out of it."""
+    import jax
+    import jax.numpy as jnp
+
+    import stratagem
+
+    strategy = stratagem.MirroredStrategy() if replicas > 1 else stratagem.OneDeviceStrategy("CPU:0")
+    x, y, weights = _regression(rows)
+
+    def loss_of(parameters: Any, x: Any, y: Any) -> Any:
+        kernel, bias, last, offset = parameters
+        predicted = jnp.tanh(x @ kernel + bias) @ last + offset
+        return stratagem.compute_average_loss(jnp.square(predicted - y)[:, 0])
+
+    def step(parameters: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(parameters, x, y)
+        gradients = stratagem.get_replica_context().all_reduce("SUM", gradients)
+        return loss, [value - 0.05 * gradient for value, gradient in zip(parameters, gradients, strict=True)]
+
+    parameters: Any = [jnp.asarray(weight) for weight in weights]
+    losses: list[float] = []
+    for batch in strategy.experimental_distribute_dataset(stratagem.ArrayDataset((x, y), 12)):
+        loss, parameters = strategy.run(step, args=(parameters, *batch))
+        losses.append(float(strategy.reduce("SUM", loss, axis=None)))
+    return {
+        "losses": losses,
+        "weights": [np.asarray(strategy.experimental_local_results(one)[0]) for one in parameters],
+    }
+
+
+def _passes(strategy: Any, step: Any, x: Any, y: Any, weights: Any) -> dict[str, Any]:
+    import stratagem
+
+    losses = [
+        float(strategy.reduce("SUM", strategy.run(step, args=batch), axis=None))
+        for _ in range(2)
+        for batch in strategy.experimental_distribute_dataset(stratagem.ArrayDataset((x, y), 12))
+    ]
+    return {"losses": losses, "weights": weights()}

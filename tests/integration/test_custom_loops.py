@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stratagem.testing import ReplicaPool, assert_same_on_all_replicas
-from tests.integration.custom_loops import train
+from tests.integration.custom_loops import train, train_functionally, train_module, train_with_backward
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 Pools = Callable[..., ReplicaPool]
@@ -32,3 +32,21 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], name: str) -> 
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=2e-5, err_msg=name)
     for mine, theirs in zip(found["weights"], expected["weights"], strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("engine", "loop", "rows"),
+    [
+        ("torch", train_with_backward, UNEVEN),
+        ("torch", train_module, UNEVEN),
+        ("jax", train_functionally, EVEN),
+    ],
+)
+def test_the_loops_of_each_framework_train_as_on_one_device(
+    replica_pool: Pools, engine: str, loop: Callable[[int, int], dict[str, Any]], rows: int
+) -> None:
+    (expected,) = replica_pool(1, backend=engine).run(loop, 1, rows)
+    for replicas in (2, 4):
+        found = replica_pool(replicas, backend=engine).run(loop, replicas, rows)
+        assert_same_on_all_replicas(found)
+        assert_close(found[0], expected, f"{engine} {replicas}")
