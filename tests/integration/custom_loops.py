@@ -24,6 +24,7 @@ def train(replicas: int, rows: int, sized: bool) -> dict[str, Any]:
     with strategy.scope():
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
         optimizer = keras.optimizers.Adam(0.02)
+        error, auc = keras.metrics.MeanSquaredError(), keras.metrics.AUC(num_thresholds=11)
     # The engines draw different ones from one seed.
     model.set_weights([draw.normal(size=v.shape, scale=0.4) for v in model.weights])
 
@@ -36,12 +37,20 @@ def train(replicas: int, rows: int, sized: bool) -> dict[str, Any]:
     def step(*batch: Any) -> Any:
         loss, gradients = stratagem.value_and_grad(loss_of, model.trainable_variables)(*batch)
         optimizer.apply(gradients, model.trainable_variables)
+        predicted = model(batch[0])
+        error.update_state(batch[1], predicted, batch[2])
+        auc.update_state(batch[1] > 0, keras.ops.sigmoid(predicted))
         return loss
 
     losses: list[float] = []
+    metrics: list[float] = []
     for _ in range(2):
+        error.reset_state()
         for batch in strategy.experimental_distribute_dataset(dataset):
             losses.append(float(strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)))
+            metrics.append(float(error.result()))
+        metrics.append(float(auc.result()))
+    losses += metrics
     return {"losses": losses, "weights": [np.asarray(keras.ops.convert_to_numpy(v)) for v in model.weights]}
 
 

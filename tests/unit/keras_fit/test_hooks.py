@@ -192,6 +192,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "Loss.__call__": (call_a_loss, call_a_loss_function, fit, evaluate),
     "loss.reduce_weighted_values": (call_a_loss, call_a_loss_function, fit, evaluate),
     "Trainer._aggregate_additional_loss": (fit, evaluate),
+    "Metric.__init__": (update_a_mean, compile_model),
     "Mean.update_state": (update_a_mean, fit, evaluate),
     "BaseOptimizer.apply": (apply, apply_gradients, fit),
     "LossScaleOptimizer.apply": (apply_scaled,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,12 +54,14 @@ class Transport(ABC):
 
     Attributes:
         bucket_bytes: The size of one message of gradients that is aimed at.
+        before_run: Called before each call of `strategy.run`.
     """
 
     def __init__(self, rank: int, world_size: int, store: dist.Store | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
         self.bucket_bytes = BUCKET_BYTES
+        self.before_run: Callable[[], None] = _nothing
         self._store = store
         self._runs = 0
         self._run = 0
@@ -67,6 +69,7 @@ class Transport(ABC):
     @contextmanager
     def in_run(self) -> Iterator[None]:
         """Around a call of `strategy.run`: collectives inside meet those of the same call on other replicas only."""
+        self.before_run()
         self._runs += 1
         outer, self._run = self._run, self._runs
         try:
@@ -162,6 +165,10 @@ class Transport(ABC):
     @abstractmethod
     def close(self, *, failed: bool = False) -> None:
         """Leave the job; `failed` if this replica's program has."""
+
+
+def _nothing() -> None:
+    pass
 
 
 def reduce_parts(reduction: Reduction, parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -32,6 +32,7 @@ from stratagem.keras_fit._torch import (
     _losses,
     _metrics,
     _optimizers,
+    _run_metrics,
     _saving,
     _seeds,
 )
@@ -145,6 +146,7 @@ HOOKS = Hooks(
             "regularisation counts once, not once per replica",
         ),
         Hook(keras.metrics.Mean, "update_state", _metrics.row_mean_update, "means of means count by rows"),
+        Hook(keras.metrics.Metric, "__init__", _run_metrics.init_metric, "every metric passes here when it is made"),
         Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
