@@ -108,7 +108,7 @@ DIFFERENCES: dict[str, Difference] = {
     "contexts/2/default_strategy/merge_call": Difference("wording", {"ok": [True, True, 1]}),
     "errors/2/strategy_public_names": Difference(
         "public-names",
-        {"ok": sorted([*GOLDEN["errors"]["strategy_public_names"], "compile_for", "shard_report"])},
+        {"ok": sorted([*GOLDEN["errors"]["strategy_public_names"], "check_gradients", "compile_for", "shard_report"])},
     ),
     "errors/2/MirroredStrategy(device that does not exist)": Difference("absent-device", "ValueError"),
     "errors/2/MirroredStrategy(GPU:0) without a GPU": Difference("absent-device", "ValueError"),

@@ -158,3 +158,56 @@ def _passes(strategy: Any, step: Any, x: Any, y: Any, weights: Any) -> dict[str,
         for batch in strategy.experimental_distribute_dataset(stratagem.ArrayDataset((x, y), 12))
     ]
     return {"losses": losses, "weights": weights()}
+
+
+MISTAKES = {
+    "right": "are those of one device",
+    "mean": "your loss is {n} times too large: each replica's is the mean over its own rows",
+    "twice": "your gradients are {n} times too large: they are summed over replicas twice",
+    "penalty": "a part of your loss counts once for each replica",
+    "divided": "your loss is {n} times too small: it is divided by the number of replicas as well",
+}
+
+
+def check(mistake: str) -> dict[str, Any]:
+    """What `check_gradients` says of a step function with a mistake."""
+    import keras
+
+    import stratagem
+
+    keras.utils.clear_session()
+    strategy = stratagem.MirroredStrategy()
+    x, y, weights = _regression(16)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.Adam(0.05)
+        error = keras.metrics.MeanSquaredError()
+    model.set_weights(weights)
+
+    def loss_of(x: Any, y: Any) -> Any:
+        losses = keras.ops.square(model(x) - y)[:, 0]
+        if mistake == "mean":
+            return keras.ops.mean(losses)
+        loss = stratagem.compute_average_loss(losses)
+        if mistake == "divided":
+            loss = loss / strategy.num_replicas_in_sync
+        if mistake == "penalty":
+            loss = loss + 0.1 * keras.ops.sum(keras.ops.square(model.trainable_variables[0].value))
+        return loss
+
+    def step(x: Any, y: Any) -> Any:
+        loss, gradients = stratagem.value_and_grad(loss_of, model.trainable_variables)(x, y)
+        if mistake == "twice":
+            gradients = stratagem.get_replica_context().all_reduce("SUM", gradients)
+        optimizer.apply(gradients, model.trainable_variables)
+        error.update_state(y, model(x))
+        return loss
+
+    report = strategy.check_gradients(step, (x, y), variables=error.variables)
+    after = [np.asarray(keras.ops.convert_to_numpy(value)) for value in model.weights]
+    return {
+        "ok": report.ok,
+        "text": str(report),
+        "unchanged": all(np.array_equal(mine, given) for mine, given in zip(after, weights, strict=True))
+        and not any(float(value.value.sum()) for value in error.variables),
+    }

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from stratagem.testing import ReplicaPool, assert_same_on_all_replicas
-from tests.integration.custom_loops import train, train_functionally, train_module, train_with_backward
+from tests.engines import ENGINES
+from tests.integration.custom_loops import (
+    MISTAKES,
+    check,
+    train,
+    train_functionally,
+    train_module,
+    train_with_backward,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 Pools = Callable[..., ReplicaPool]
@@ -50,3 +58,17 @@ def test_the_loops_of_each_framework_train_as_on_one_device(
         found = replica_pool(replicas, backend=engine).run(loop, replicas, rows)
         assert_same_on_all_replicas(found)
         assert_close(found[0], expected, f"{engine} {replicas}")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_check_of_gradients_names_each_planted_mistake_and_changes_nothing(
+    replica_pool: Pools, engine: str
+) -> None:
+    for replicas in (2, 4) if engine == "jax" else (2,):
+        pool = replica_pool(replicas, backend=engine)
+        for mistake, text in MISTAKES.items():
+            for found in pool.run(check, mistake):
+                assert found["ok"] is (mistake == "right"), (mistake, found)
+                assert text.format(n=replicas) in found["text"], mistake
+                assert found["ok"] or "\n  fix: " in found["text"]
+                assert found["unchanged"], mistake

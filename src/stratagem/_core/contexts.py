@@ -24,6 +24,7 @@ __all__ = [
     "CurrentStrategy",
     "current",
     "entered",
+    "outside_all",
     "pop",
     "push",
     "require_cross_replica",
@@ -119,6 +120,17 @@ def entered(context: Context) -> Generator[None]:
         yield
     finally:
         del _stack.entries[depth:]
+
+
+@contextlib.contextmanager
+def outside_all() -> Generator[None]:
+    """Leave every scope and replica for the length of the block."""
+    entries, base = _stack.entries, _stack.base
+    _stack.entries, _stack.base = [], None
+    try:
+        yield
+    finally:
+        _stack.entries, _stack.base = entries, base
 
 
 def set_base(context: Context | None) -> None:

@@ -7,16 +7,26 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from stratagem.engines import select
 from stratagem.engines.compiled_step import CompiledStep
 from stratagem.errors import BackendError
 
-__all__ = ["compile_for", "install"]
+__all__ = ["as_arrays", "compile_for", "install"]
 
 _HOOKS = {"torch": "stratagem.keras_fit._torch._hooks", "jax": "stratagem.keras_fit._jax._hooks"}
 _COMPILERS = {"jax": "stratagem.keras_fit._jax._ahead_of_time"}
+
+
+def as_arrays(gradients: Sequence[Any]) -> list[np.ndarray | None]:
+    """Tensors as arrays of float64; None stays None."""
+    from keras import ops
+
+    return [None if one is None else np.asarray(ops.convert_to_numpy(one), "float64") for one in gradients]
 
 
 def compile_for(topology: str, model: Any, batch: Any) -> CompiledStep:

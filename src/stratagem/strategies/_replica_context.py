@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stratagem._core import contexts, values
+from stratagem._core import contexts, recorder, values
 from stratagem._core.contexts import CurrentStrategy
 from stratagem._core.enums import ReduceOp
 from stratagem._core.options import CommunicationOptions
@@ -93,6 +93,7 @@ class ReplicaContext:
             CollectiveTimeoutError: another replica made no call in time.
         """
         self._require_current("all_reduce")
+        recorder.note_reduction()
         op = _collectives.parse_op(reduce_op)
         _collectives.check_options(options)
         engine = self._strategy.extended.collectives

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from stratagem import keras_fit
-from stratagem._core import contexts, nest, values
+from stratagem._core import contexts, nest, recorder, values
 from stratagem._core.enums import ReduceOp
 from stratagem._core.input_options import InputContext, InputOptions, InputReplicationMode
 from stratagem._core.options import RunOptions, ValueContext
@@ -17,9 +17,10 @@ from stratagem.cluster_resolver import ClusterResolver
 from stratagem.data._policy import ShardReport
 from stratagem.engines.compiled_step import CompiledStep
 from stratagem.errors import ArgumentError, ArgumentTypeError, ContextError, NotBuiltError
-from stratagem.strategies import _collectives, _tensorflow_habits
+from stratagem.strategies import _collectives, _gradient_check, _tensorflow_habits
 from stratagem.strategies._distributed_dataset import DistributedDataset
 from stratagem.strategies._extended import StrategyExtended
+from stratagem.strategies._gradient_check import GradientReport
 
 __all__ = ["Strategy"]
 
@@ -67,6 +68,7 @@ class Strategy:
     def __init__(self, extended: StrategyExtended) -> None:
         self._extended = extended
         self._distributed: Any = None
+        self._counts_as_one = False
 
     @property
     def extended(self) -> StrategyExtended:
@@ -76,7 +78,7 @@ class Strategy:
     @property
     def num_replicas_in_sync(self) -> int:
         """Replicas that compute one step together, over all processes."""
-        return self._extended.num_replicas
+        return 1 if self._counts_as_one else self._extended.num_replicas
 
     @property
     def cluster_resolver(self) -> ClusterResolver | None:
@@ -302,6 +304,48 @@ class Strategy:
     ) -> Any:
         """The older name of `distribute_datasets_from_function`."""
         return self.distribute_datasets_from_function(dataset_fn, options)
+
+    def check_gradients(
+        self, step_fn: Callable[..., Any], batch: Sequence[Any], variables: Sequence[Any] = ()
+    ) -> GradientReport:
+        """Whether a step function's gradients on all replicas are those of one device (not in `tf.distribute`).
+
+        Calls `step_fn` twice: with the whole batch as the only replica, and on every replica with its rows of it.
+        `optimizer.apply`, of a Keras optimizer, changes nothing meanwhile.
+
+        Args:
+            step_fn: What `run` is given. It must not draw random numbers, as Dropout does.
+            batch: The arguments of one call: structures of arrays with the rows of a global batch.
+            variables: What else the function changes, such as those of metrics; they get their values back.
+
+        Returns:
+            The verdict, and what to do; `print` it.
+
+        Raises:
+            ArgumentError: the function applies no gradients, or, with JAX, the rows do not divide evenly.
+            ContextError: called in replica context.
+        """
+        self._require_cross_replica("check_gradients()")
+        self._extended.connect()
+        engine = self._extended.engine
+        saved = engine.snapshot(variables)
+        try:
+            one = self._gradients_of_one(step_fn, batch)
+            several = _gradient_check.gradients_of_all(self, step_fn, batch)
+        finally:
+            engine.restore(variables, saved)
+        return _gradient_check.compared(
+            one.names, one.gradients, several, self.num_replicas_in_sync, sums_by_hand=one.reductions > 0
+        )
+
+    def _gradients_of_one(self, step_fn: Callable[..., Any], batch: Sequence[Any]) -> recorder.Recorded:
+        # The function may ask this strategy, by its name, how many replicas there are.
+        self._counts_as_one = True
+        try:
+            with contexts.outside_all():
+                return _gradient_check.gradients_of(self._extended.engine, step_fn, batch)
+        finally:
+            self._counts_as_one = False
 
     def compile_for(self, topology: str, model: Any, batch: Any) -> CompiledStep:
         """Compile a model's training step for a TPU that need not be there (not in `tf.distribute`).

@@ -10,6 +10,7 @@ from typing import Any
 
 from jax import lax
 
+from stratagem._core import recorder
 from stratagem.engines.jax._mesh import AXIS
 from stratagem.engines.jax._scopes import mirrored_writes
 from stratagem.engines.jax._tracing import in_replica_trace
@@ -21,10 +22,16 @@ def apply(
     original: Callable[..., Any], optimizer: Any, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
 ) -> Any:
     """`Optimizer.apply`, from which every other way to apply gradients goes; a gradient that is None stays None."""
-    if not in_replica_trace() or getattr(_THREAD, "summed", False):
+    if getattr(_THREAD, "summed", False):
         return original(optimizer, grads, trainable_variables)
+    if not in_replica_trace():
+        recorded = recorder.take(grads, trainable_variables)
+        return None if recorded else original(optimizer, grads, trainable_variables)
+    summed = _summed(grads)
+    if recorder.take(summed, trainable_variables):
+        return None
     with _applying():
-        return original(optimizer, _summed(grads), trainable_variables)
+        return original(optimizer, summed, trainable_variables)
 
 
 def apply_scaled(

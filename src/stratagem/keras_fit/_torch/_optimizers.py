@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stratagem._core import contexts
+from stratagem._core import contexts, recorder
 from stratagem._core.enums import Reduction
 from stratagem.engines import select
 from stratagem.keras_fit import _step
@@ -24,6 +24,8 @@ def apply(
     if getattr(_THREAD, "summed", False):
         return original(optimizer, grads, trainable_variables)
     summed = _sum_over_replicas(list(grads))
+    if recorder.take(summed, trainable_variables):
+        return None
     _THREAD.summed = True
     try:
         return original(optimizer, summed, trainable_variables)
