@@ -79,8 +79,12 @@ class Feed(ABC):
     """Where the replicas' parts come from."""
 
     @abstractmethod
-    def open(self, start: int) -> Iterator[Parts]:
-        """A pass without its first `start` steps; all processes open it together."""
+    def open(self, start: int) -> tuple[Iterator[Parts], bool]:
+        """A pass without its first `start` steps; all processes open it together.
+
+        Returns:
+            The steps, and whether they can be read in a thread: no message to another process is among them.
+        """
 
 
 @dataclass(frozen=True)
@@ -90,15 +94,13 @@ class RowFeed(Feed):
     source: RowSource
     place: Place
     job: Job
-    depth: int
 
-    def open(self, start: int) -> Iterator[Parts]:
+    def open(self, start: int) -> tuple[Iterator[Parts], bool]:
         first = 0 in self.place.local_ids
         drawn = self.source.draw() if first else None
         if not self.place.is_alone:
             drawn = self.job.take(drawn, 0, "the order of the rows")
-        read = self._read(drawn, start)
-        return Ahead(read, self.depth) if self.depth else read
+        return self._read(drawn, start), True
 
     def _read(self, drawn: Any, start: int) -> Iterator[Parts]:
         for rows in self.source.plans(drawn, start):
@@ -117,10 +119,12 @@ class SharedFeed(Feed):
     job: Job
     depth: int
 
-    def open(self, start: int) -> Iterator[Parts]:
+    def open(self, start: int) -> tuple[Iterator[Parts], bool]:
         # Opened now: what is wrong with the data set is said before the first step.
-        read = Ahead(self.source.batches(start), self.depth) if 0 in self.place.local_ids else None
-        return self._parts(read)
+        read = self.source.batches(start) if 0 in self.place.local_ids else None
+        if self.place.is_alone:
+            return self._parts(read), True
+        return self._parts(None if read is None else Ahead(read, self.depth)), False
 
     def _parts(self, read: Iterator[Any] | None) -> Iterator[Parts]:
         while True:
@@ -158,23 +162,24 @@ class OwnFeed(Feed):
     job: Job
     depth: int
 
-    def open(self, start: int) -> Iterator[Parts]:
-        mine: Iterator[Parts] = iter(())
-        if self.place.leads:
-            mine = Ahead(itertools.islice(self.steps(), start, None), self.depth)
+    def open(self, start: int) -> tuple[Iterator[Parts], bool]:
+        mine = itertools.islice(self.steps(), start, None) if self.place.leads else iter(())
+        if self.place.is_alone:
+            return mine, True
+        mine = Ahead(mine, self.depth) if self.place.leads else mine
         if self.place.num_workers == 1:
-            return (self._local(step) for step in self._shared(mine))
+            return (self._local(step) for step in self._shared(mine)), False
         first = next(mine, None)
         left = None if self.count is None else max(0, self.count - start)
         said = self.job.say((left, None if first is None else empty_like(first[0])))
         templates = [template for _, template in said if template is not None]
         if not templates:
-            return iter(())
+            return iter(()), True
         mine = mine if first is None else itertools.chain([first], mine)
         empty = [templates[0]] * self.place.per_worker
         counts = [count for count, _ in said]
         steps = self._in_blocks(mine, empty) if None in counts else self._counted(mine, empty, max(counts))
-        return (self._local(step) for step in self._shared(steps))
+        return (self._local(step) for step in self._shared(steps)), False
 
     def _counted(self, mine: Iterator[Parts], empty: Parts, count: int) -> Iterator[Parts]:
         return (next(mine, empty) for _ in range(count))

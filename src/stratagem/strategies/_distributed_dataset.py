@@ -14,6 +14,7 @@ from stratagem._core import nest, values
 from stratagem._core.values import PerReplica
 from stratagem.data._feeds import Feed, Place
 from stratagem.data._policy import ShardReport
+from stratagem.data._prefetch import Ahead
 from stratagem.data._spec import PerReplicaSpec, TensorSpec, spec_of
 from stratagem.engines.base import Engine
 from stratagem.errors import ArgumentError, ContextError, OutOfRangeError
@@ -113,7 +114,7 @@ class DistributedIterator(Iterator[Any]):
 
     def __init__(self, dataset: DistributedDataset) -> None:
         self._dataset = dataset
-        self._steps: Iterator[list[Any]] | None = None
+        self._elements: Iterator[Any] | None = None
         self._done = 0
 
     @property
@@ -122,11 +123,11 @@ class DistributedIterator(Iterator[Any]):
         return self._dataset.element_spec
 
     def __next__(self) -> Any:
-        if self._steps is None:
-            self._steps = self._dataset.open(self._done)
-        parts = next(self._steps)
+        if self._elements is None:
+            self._elements = self._dataset.open(self._done)
+        element = next(self._elements)
         self._done += 1
-        return self._dataset.element.of(parts)
+        return element
 
     def get_next(self) -> Any:
         """The next element.
@@ -159,7 +160,7 @@ class DistributedIterator(Iterator[Any]):
         Raises:
             ContextError: elements have been given already.
         """
-        if self._steps is not None:
+        if self._elements is not None:
             raise ContextError("the iterator has begun already", fix="load the state into a new one: iter(dataset)")
         self._done = state["steps"]
 
@@ -174,6 +175,8 @@ class DistributedDataset(Iterable[Any]):
         element: What they become.
         spec: Structure of `TensorSpec`s of a replica's part; None if an element has to tell.
         report: How the data set is divided; called once it is asked for.
+        num_replicas: Over all processes.
+        depth: How many elements may wait.
     """
 
     def __init__(
@@ -183,12 +186,14 @@ class DistributedDataset(Iterable[Any]):
         spec: Any | None,
         report: Callable[[], ShardReport],
         num_replicas: int,
+        depth: int,
     ) -> None:
         self.element = element
         self._feed = feed
         self._spec = spec
         self._report = report
         self._num_replicas = num_replicas
+        self._depth = depth
         self._told = False
 
     @property
@@ -198,7 +203,7 @@ class DistributedDataset(Iterable[Any]):
         A data set that knows nothing of its elements is read for one, which all processes do together.
         """
         if self._spec is None:
-            parts = next(self._feed.open(0), None)
+            parts = next(self._feed.open(0)[0], None)
             if parts is None:
                 raise ArgumentError("the data set is empty, so nobody knows what its elements look like")
             self._spec = spec_of(parts[0], None)
@@ -226,13 +231,16 @@ class DistributedDataset(Iterable[Any]):
         """How it is divided among the workers (not in `tf.distribute`)."""
         return self._report()
 
-    def open(self, start: int) -> Iterator[list[Any]]:
-        """The local replicas' parts of each step, without the first `start` steps (not in `tf.distribute`)."""
+    def open(self, start: int) -> Iterator[Any]:
+        """The elements of a pass without the first `start` ones (not in `tf.distribute`)."""
         report = self._report()
         if not self._told and report.num_workers > 1:
             _logger.info("%s", report)
         self._told = True
-        return self._feed.open(start)
+        steps, can_run_ahead = self._feed.open(start)
+        elements = map(self.element.of, steps)
+        # On their devices before they are asked for.
+        return Ahead(elements, self._depth) if can_run_ahead else elements
 
 
 def _on_host(leaf: Any) -> bool:

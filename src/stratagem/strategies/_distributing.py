@@ -52,7 +52,8 @@ def distribute(
 
     element = _element(engine, place, options, wraps)
     spec = _cut(source.element_spec, place, policy)
-    return DistributedDataset(feed, element, spec, report, place.num_replicas)
+    depth = options.experimental_per_replica_buffer_size
+    return DistributedDataset(feed, element, spec, report, place.num_replicas, depth)
 
 
 def distribute_from_function(
@@ -80,7 +81,8 @@ def distribute_from_function(
         return sets_of(sources[0].batches(0), place.per_worker)
 
     num_steps = _num_steps(sources, per_replica, place)
-    feed = OwnFeed(steps, num_steps, place, job, options.experimental_per_replica_buffer_size)
+    depth = options.experimental_per_replica_buffer_size
+    feed = OwnFeed(steps, num_steps, place, job, depth)
     reason = "each replica has a data set of its own" if per_replica else "each worker has a data set of its own"
 
     def report() -> ShardReport:
@@ -88,7 +90,7 @@ def distribute_from_function(
         return ShardReport(AutoShardPolicy.OFF, reason, "what the function makes", place.num_workers, None, known)
 
     spec = sources[0].element_spec if sources and place.num_workers == 1 else None
-    return DistributedDataset(feed, _element(engine, place, options, wraps), spec, report, place.num_replicas)
+    return DistributedDataset(feed, _element(engine, place, options, wraps), spec, report, place.num_replicas, depth)
 
 
 def _made(make: Callable[[], list[Source]], place: Place, job: EngineJob) -> list[Source]:
@@ -120,8 +122,7 @@ def _feed(
     job, depth = EngineJob(engine, place), options.experimental_per_replica_buffer_size
     if policy is AutoShardPolicy.DATA:
         if isinstance(source, RowSource):
-            # To read from memory takes less time than to hand over what a thread has read.
-            return RowFeed(source, place, job, 0 if isinstance(source, ArrayDataset) else depth), source.num_batches
+            return RowFeed(source, place, job), source.num_batches
         return SharedFeed(source, place, job, depth), source.num_batches
     mine = source if policy is AutoShardPolicy.OFF else source.of_worker(policy, place.num_workers, place.worker)
     return OwnFeed(lambda: pieces(mine, place), None, place, job, depth), None

@@ -63,7 +63,7 @@ def run(make: Make, *, processes: int, workers: int) -> tuple[list[list[list[int
 
     def one(rank: int) -> list[list[int]]:
         place = Place(processes, (rank,), workers)
-        return [parts[0].tolist() for parts in make(place, threads.of(rank, place)).open(0)]
+        return [parts[0].tolist() for parts in make(place, threads.of(rank, place)).open(0)[0]]
 
     with ThreadPoolExecutor(processes) as pool:
         return list(pool.map(one, range(processes), timeout=LIMIT_SECONDS)), threads
@@ -117,7 +117,7 @@ def test_rows_read_by_the_chief_and_rows_read_by_index_are_the_same(processes: i
         return SharedFeed(IterableSource([array[:4], array[4:8], array[8:]]), place, job, 1)
 
     def by_index(place: Place, job: _Job) -> Feed:
-        return RowFeed(ArrayDataset(array, 4), place, job, 0)
+        return RowFeed(ArrayDataset(array, 4), place, job)
 
     first, _ = run(shared, processes=processes, workers=processes)
     second, threads = run(by_index, processes=processes, workers=1)

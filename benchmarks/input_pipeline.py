@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a distributed data set adds to a step.
+
+    KERAS_BACKEND=jax STRATAGEM_CPU_DEVICES=2 OMP_NUM_THREADS=1 python benchmarks/input_pipeline.py
+
+Two figures. In memory: steps of a millisecond fed by an `ArrayDataset`, against the same steps that are given one batch
+again and again. Slow: a pipeline that takes as long to make a batch as the step, read in the background, against the
+larger of the pipeline alone and the steps alone. A step is a pause, so that what is measured is the loop around it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import _machine
+import keras
+import numpy as np
+
+import stratagem
+
+_ROWS, _FEATURES = 32, 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=300)
+    args = parser.parse_args()
+    strategy = stratagem.MirroredStrategy()
+    with strategy.scope():
+        pass
+    x = np.ones((_ROWS * args.steps, _FEATURES), "float32")
+    fed = strategy.experimental_distribute_dataset(stratagem.ArrayDataset(x, _ROWS))
+    (kept,) = [batch for _, batch in zip(range(1), fed, strict=False)]
+    memory, slow, count = [], [], args.steps // 3
+    for _ in range(args.rounds):
+        memory.append(_seconds(iter(fed), 1e-3) / _seconds((kept for _ in range(args.steps)), 1e-3))
+        pipeline = strategy.experimental_distribute_dataset(lambda: _slowly(count, 10e-3))
+        alone = max(_seconds(_slowly(count, 10e-3), 0.0), _seconds((kept for _ in range(count)), 10e-3))
+        slow.append(_seconds(iter(pipeline), 10e-3) / alone)
+    if strategy.extended.engine.local_replica_ids[0] == 0:
+        print(f"{keras.backend.backend()}, {strategy.num_replicas_in_sync} replicas\n{_machine.describe()}\n")
+        print("| | median ratio (min - max) |\n| --- | --- |")
+        for name, ratios in (("in memory, steps of 1 ms", memory), ("batches of 10 ms, steps of 10 ms", slow)):
+            print(f"| {name} | {statistics.median(ratios):.3f} ({min(ratios):.3f} - {max(ratios):.3f}) |")
+
+
+def _seconds(batches: Iterator[Any], step_seconds: float) -> float:
+    start = time.perf_counter()
+    for _ in batches:
+        end = time.perf_counter() + step_seconds
+        time.sleep(max(0.0, step_seconds - 2e-4))
+        while time.perf_counter() < end:
+            pass
+    return time.perf_counter() - start
+
+
+def _slowly(count: int, seconds: float) -> Iterator[np.ndarray]:
+    for _ in range(count):
+        time.sleep(seconds)
+        yield np.ones((_ROWS, _FEATURES), "float32")
+
+
+if __name__ == "__main__":
+    main()
