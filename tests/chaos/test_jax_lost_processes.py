@@ -71,9 +71,11 @@ AT = "in all_reduce(SUM) of float32[3] at script.py:"
     ("event", "where", "kind", "text"),
     [
         ("killed", "reduce", "WorkerLostError", "died while replica 0 waited " + AT),
-        ("fails", "reduce", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited " + AT),
+        thorough(
+            "fails", "reduce", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited " + AT
+        ),
         ("ends", "reduce", "CollectiveMismatchError", "but the program of replica 1 has ended"),
-        ("sleeps", "reduce", "CollectiveTimeoutError", f"waited 4 seconds {AT}"),
+        thorough("sleeps", "reduce", "CollectiveTimeoutError", f"waited 4 seconds {AT}"),
         ("absent", "reduce", "CollectiveTimeoutError", "waited 4 seconds for process 1 of 2 to make its strategy"),
         ("killed", "step", "WorkerLostError", "died while replica 0 waited in a training step"),
         thorough("fails", "step", "ReplicaFailedError", "the program of replica 1 failed while replica 0 waited in a"),

@@ -136,9 +136,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def cases() -> Iterator[Any]:
     short = {
         ("torch", "SIGKILL", "other", "step"),
-        ("torch", "SIGSTOP", "chief", "step"),
         ("torch", "SIGTERM", "other", "step"),
-        ("jax", "SIGKILL", "chief", "save"),
         ("jax", "SIGKILL", "other", "evaluate"),
     }
     for engine in ("torch", "jax"):

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import thorough
-
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -33,7 +31,8 @@ def test_step_time_compares_all_contestants() -> None:
         assert ratio == pytest.approx(times[above] / times[below], rel=0.05)
 
 
-@pytest.mark.parametrize("model", ["mlp", thorough("transformer")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
 def test_step_time_on_jax_compares_the_loops_of_two_devices(model: str) -> None:
     options = ("--model", model, "--starts", "1", "--rounds", "1", "--steps", "2", "--only", "s2", "h2", "k2")
     output = _run("step_time_jax.py", *options)

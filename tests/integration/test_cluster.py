@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines import ENGINES
+from tests.engines import ENGINES, thorough
 from tests.network import Network, three_hosts
 from tests.processes import Program, script, started, stratagem
 
@@ -65,7 +65,7 @@ def _flat(nested: Any) -> list[float]:
     return [nested] if isinstance(nested, float) else [number for part in nested for number in _flat(part)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [thorough("torch"), "jax"])
 def test_workers_of_several_devices_train_as_one_device(tmp_path: Path, engine: str) -> None:
     logs = tmp_path / "logs"
     command = stratagem(
@@ -175,7 +175,7 @@ random.seed(5)""",
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch", thorough("jax")])
 def test_when_the_network_is_gone_all_workers_end_in_time_and_name_the_other(
     tmp_path: Path, network: Network, engine: str
 ) -> None:
@@ -217,7 +217,7 @@ def _free_port() -> int:
     return launch.free_ports(1)[0]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch", thorough("jax")])
 def test_options_of_communication_are_heeded(tmp_path: Path, engine: str) -> None:
     text = CLUSTER.replace(
         "MultiWorkerMirroredStrategy()",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import ENGINES, num_processes
+from tests.engines import ENGINES, num_processes, thorough
 
 STRATAGEM = Path(sys.executable).with_name("stratagem")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -32,7 +32,7 @@ def run(script: Path, replicas: int, engine: str = "torch") -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [thorough("torch"), "jax"])
 def test_the_custom_loop_prints_the_same_losses_for_any_number_of_replicas(engine: str) -> None:
     printed = []
     for replicas in (1, 2):
@@ -52,6 +52,7 @@ def test_the_quickstart_runs(engine: str) -> None:
     assert done.stdout.count("Epoch 3/3") == 1
 
 
+@pytest.mark.thorough  # tests/chaos/test_lost_replicas.py has the same with plain Python
 def test_a_replica_that_ends_early_gives_the_exit_code_and_not_the_one_that_waited_for_it(tmp_path: Path) -> None:
     script = tmp_path / "early.py"
     script.write_text(

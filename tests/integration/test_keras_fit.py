@@ -45,13 +45,19 @@ def plain(name: str, engine: str, replica_pool: Any) -> Any:
 
 
 LONG_ROWS = {("torch", 3), ("jax", 4)}
+LONG_PROGRAMS = {("every_optimizer", "jax")}  # golden cases have the common optimizers
+
+
+def _row(name: str, engine: str, replicas: int) -> Any:
+    is_long = (engine, replicas) in LONG_ROWS or (name, engine) in LONG_PROGRAMS
+    return thorough(name, engine, replicas) if is_long else (name, engine, replicas)
 
 
 # Compiling makes a program slow on jax: three replicas find there what two and four do, and the golden cases have one.
 @pytest.mark.parametrize(
     ("name", "engine", "replicas"),
     [
-        thorough(name, engine, replicas) if (engine, replicas) in LONG_ROWS else (name, engine, replicas)
+        _row(name, engine, replicas)
         for name in sorted(PROGRAMS)
         for engine in ENGINES
         for replicas in ((1, 2, 3, 4) if engine == "torch" else (2, 4))

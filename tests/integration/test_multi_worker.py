@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import thorough
 from tests.processes import Program, script, started, stratagem
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -34,7 +35,7 @@ def results(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["MirroredStrategy", "MultiWorkerMirroredStrategy"])
-@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("processes", [1, 2, thorough(4)])
 def test_a_strategy_spans_the_processes_of_its_job(tmp_path: Path, kind: str, processes: int) -> None:
     name = script(tmp_path, SHOW.format(kind=kind))
     command = stratagem("run", "--cpu-devices", "4", "--processes", str(processes), name)
