@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stratagem.keras_fit._average_loss import compute_average_loss, scale_regularization_loss
     from stratagem.keras_fit._backup import BackupAndRestore
     from stratagem.keras_fit._backup_objects import Checkpoint, CheckpointManager
+    from stratagem.keras_fit._variable import Variable
     from stratagem.launch import launch
     from stratagem.strategies import (
         CrossDeviceOps,
@@ -77,6 +78,7 @@ __all__ = [
     "Strategy",
     "StrategyExtended",
     "TPUStrategy",
+    "Variable",
     "VariableAggregation",
     "VariableSynchronization",
     "__version__",
@@ -110,6 +112,7 @@ _HOMES = {
     "BackupAndRestore": "stratagem.keras_fit._backup",
     **dict.fromkeys(("Checkpoint", "CheckpointManager"), "stratagem.keras_fit._backup_objects"),
     "DistributedValues": "stratagem._core.values",
+    "Variable": "stratagem.keras_fit._variable",
     "RunOptions": "stratagem._core.options",
 }
 _MODULES = ("cluster_resolver", "config", "coordinator", "errors", "experimental", "launch", "testing", "tpu")

@@ -116,6 +116,7 @@ def export() -> None:
 Use = Callable[[], None]
 USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.__init__": (classifier,),
+    "Variable.__init__": (classifier,),
     "Trainer.compile": (classifier,),
     "JAXTrainer.fit": (fit,),
     "JAXTrainer.evaluate": (evaluate,),

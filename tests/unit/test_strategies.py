@@ -144,21 +144,22 @@ def test_cross_device_ops_reduce_what_the_strategy_would(ops: distribute.CrossDe
         ops.reduce("SUM", value, value)
 
 
-def test_cross_device_ops_that_cannot_be_honoured_are_refused() -> None:
-    class Own(distribute.CrossDeviceOps):
-        pass
+def test_cross_device_ops_of_ones_own_reduce_what_the_strategy_is_asked_to() -> None:
+    class Doubling(distribute.CrossDeviceOps):
+        def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:
+            reduced = super().reduce_implementation(reduce_op, per_replica_value, destinations, options)
+            return distribute.DistributedValues([value * 2 for value in reduced.values])
 
+    strategy = distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=Doubling())
+    value = strategy.experimental_distribute_values_from_function(lambda c: np.float32(c.replica_id_in_sync_group + 1))
+    assert [float(v) for v in strategy.extended.reduce_to("SUM", value, value).values] == [6.0, 6.0]
+    assert [float(v) for v in strategy.extended.batch_reduce_to("SUM", [(value, value)])[0].values] == [3.0, 3.0]
+    assert [float(v) for v in strategy.extended.broadcast_to(np.float32(5), value).values] == [5.0, 5.0]
+
+
+def test_cross_device_ops_that_cannot_be_honoured_are_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="cross_device_ops='x' is not a CrossDeviceOps"):
         distribute.MirroredStrategy(cross_device_ops="x")  # type: ignore[arg-type]
-    with pytest.raises(NotBuiltError, match=r"cross-device ops of one's own \(Own\) are not built yet"):
-        distribute.MirroredStrategy(cross_device_ops=Own())
-    for call in (
-        lambda: Own().reduce("SUM", 1, 1),
-        lambda: Own().batch_reduce("SUM", []),
-        lambda: Own().broadcast(1, 1),
-    ):
-        with pytest.raises(NotBuiltError, match=r"CrossDeviceOps\.reduce_implementation is not built yet"):
-            call()
     with pytest.raises(ArgumentError, match="accumulation_fn was given"):
         distribute.ReductionToOneDevice(accumulation_fn=sum)
     with pytest.raises(ArgumentError, match="num_packs=-1 is negative"):
@@ -229,13 +230,12 @@ def test_extended_updates_each_copy_of_a_variable() -> None:
 
     update: Any = strategy.extended.update
     results = update(variables, add, args=(gradients,), kwargs={"scale": 10.0}, group=False)
-    assert results.values == (11.0, 22.0)
-    assert update(variables, add, args=(gradients, 1.0)) is None
+    assert results == (11.0, 22.0)
+    assert update(variables, add, args=(gradients, 1.0)).values == (12.0, 24.0)
     assert strategy.extended.value_container(variables) is variables
     with pytest.raises(ContextError, match=r"extended.update was called inside a function"):
         strategy.run(lambda: update(variables, add, args=(1.0, 1.0)))
-    with pytest.raises(NotBuiltError, match=r"StrategyExtended\.variable_created_in_scope is not built yet"):
-        strategy.extended.variable_created_in_scope(variables)
+    assert not strategy.extended.variable_created_in_scope(variables)
 
 
 def test_broadcast_is_for_cross_replica_code() -> None:

@@ -66,10 +66,12 @@ class Context:
     Attributes:
         strategy: The current strategy.
         replica_context: What `get_replica_context()` returns; None in cross-replica context.
+        updates_copies: Whether variables stand for the copy of one replica, as in `extended.update`.
     """
 
     strategy: CurrentStrategy
     replica_context: Any = None
+    updates_copies: bool = False
 
     @property
     def is_cross_replica(self) -> bool:

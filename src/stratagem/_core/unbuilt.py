@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 
 from stratagem.errors import NotBuiltError
 
-__all__ = ["METHODS", "NAMES", "Plan", "Unbuilt", "raise_not_built"]
+__all__ = ["NAMES", "Plan", "Unbuilt", "raise_not_built"]
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,10 @@ NAMES: dict[str, Plan] = {
     "experimental.rpc.Server": _SERVER,
 }
 
-# Parts of names that are built.
-METHODS: dict[str, Plan] = {
-    "CrossDeviceOps.reduce_implementation": Plan(_LOOPS, "use one of the three cross-device ops that are there"),
-    "StrategyExtended.variable_created_in_scope": Plan(_LOOPS, "keep track of the variables made in the scope"),
-}
-
 
 def raise_not_built(name: str) -> NoReturn:
-    """Raise the error for a row of `NAMES` or `METHODS`."""
-    plan = NAMES.get(name) or METHODS[name]
+    """Raise the error for a row of `NAMES`."""
+    plan = NAMES[name]
     raise NotBuiltError(
         f"tf.distribute.{name} is not built yet; it is planned for release {plan.release}", fix=f"today: {plan.instead}"
     )

@@ -11,7 +11,18 @@ from stratagem._core import nest
 from stratagem._core.enums import Reduction
 from stratagem.errors import ArgumentError, ArgumentTypeError, StructureMismatchError
 
-__all__ = ["DistributedValues", "Mirrored", "PerReplica", "Stack", "check_count", "has_distributed", "local", "regroup"]
+__all__ = [
+    "DistributedValues",
+    "Mirrored",
+    "PerReplica",
+    "ReplicaVariable",
+    "Stack",
+    "check_count",
+    "copies_of",
+    "has_distributed",
+    "local",
+    "regroup",
+]
 
 _FIX = (
     "strategy.reduce(...) makes one value of it, strategy.gather(...) concatenates, "
@@ -142,6 +153,31 @@ class Mirrored(DistributedValues):
     """Values that are equal on all replicas."""
 
     __slots__ = ()
+
+
+class ReplicaVariable:
+    """A variable of which each replica has a copy of its own: what layers below Keras see of `stratagem.Variable`."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def own_value(self) -> Any:
+        """The copy here, whatever the variable's synchronization says; in a trace that of the replica."""
+
+    @abstractmethod
+    def assign_own(self, value: Any) -> None:
+        """Write the copy here, whatever the variable's aggregation says."""
+
+    @property
+    @abstractmethod
+    def replica_values(self) -> DistributedValues:
+        """The copies of the replicas that this process holds."""
+
+
+def copies_of(leaf: Any) -> Any:
+    """A variable's copies as a value per replica; anything else as it is."""
+    return leaf.replica_values if isinstance(leaf, ReplicaVariable) else leaf
 
 
 def has_distributed(structure: Any) -> bool:

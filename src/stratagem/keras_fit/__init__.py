@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from stratagem._core.contexts import CurrentStrategy
 from stratagem.engines import select
 from stratagem.engines.compiled_step import CompiledStep
 from stratagem.errors import BackendError
+from stratagem.keras_fit import _attachment
 
-__all__ = ["as_arrays", "compile_for", "install"]
+__all__ = ["as_arrays", "compile_for", "install", "strategy_of_variable"]
 
 _HOOKS = {"torch": "stratagem.keras_fit._torch._hooks", "jax": "stratagem.keras_fit._jax._hooks"}
 _COMPILERS = {"jax": "stratagem.keras_fit._jax._ahead_of_time"}
@@ -48,6 +50,11 @@ def compile_for(topology: str, model: Any, batch: Any) -> CompiledStep:
             fix="run the script with KERAS_BACKEND=jax, or use: stratagem compile --topology v5e:2x4 script.py",
         )
     return importlib.import_module(module).compile_for(topology, model, batch)
+
+
+def strategy_of_variable(variable: Any) -> CurrentStrategy | None:
+    """The strategy in whose scope a Keras variable was made, or None."""
+    return _attachment.strategy_of_variable(variable)
 
 
 def install() -> None:

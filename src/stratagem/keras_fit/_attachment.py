@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("stratagem")
 
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
+_STRATEGY = "_stratagem_strategy"  # of a variable: they have no hash
+
 _strategies: weakref.WeakKeyDictionary[Any, CurrentStrategy] = weakref.WeakKeyDictionary()
 
 
@@ -97,3 +99,16 @@ def compile_model(original: Callable[..., Any], model: Any, *args: Any, **kwargs
     """Stands in for `Model.compile`."""
     check(model, "compile")
     return original(model, *args, **kwargs)
+
+
+def init_variable(original: Callable[..., None], variable: Any, *args: Any, **kwargs: Any) -> None:
+    """Stands in for the `__init__` of Keras's variables: those made in a scope belong to its strategy."""
+    original(variable, *args, **kwargs)
+    context = contexts.current()
+    if context is not None:
+        setattr(variable, _STRATEGY, context.strategy)
+
+
+def strategy_of_variable(variable: Any) -> CurrentStrategy | None:
+    """The strategy in whose scope a variable was made, or None."""
+    return getattr(variable, _STRATEGY, None)

@@ -36,6 +36,11 @@ INTERNALS = (
         "_non_trainable_variables",
         "state that a layer keeps; the public list has frozen weights as well",
     ),
+    Internal(
+        "keras.src.backend.common.name_scope",
+        "current_path",
+        "a variable that a program makes itself has none; those of layers, optimizers and metrics have their owner's",
+    ),
     Internal("keras.metrics.MeanMetricWrapper", "_fn", "a user's function may give one number for a whole batch"),
     Internal("keras.src.losses.loss", "apply_mask", "the weights that Keras divides by when there is a mask"),
     Internal(

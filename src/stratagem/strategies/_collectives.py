@@ -91,7 +91,7 @@ def reduce(engine: Collectives, op: ReduceOp, value: Any, axis: Axis) -> tuple[A
     alone is refused, for it would depend on the number of replicas.
     """
     dims = _dims(axis)
-    leaves = nest.flatten(value)
+    leaves = [values.copies_of(leaf) for leaf in nest.flatten(value)]
     num_local = len(engine.local_replica_ids)
     moving = [n for n, leaf in enumerate(leaves) if _varies(engine, op, leaf, dims)]
     if (stacks := _stacks([leaves[n] for n in moving], num_local)) is not None:

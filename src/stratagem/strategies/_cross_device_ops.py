@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stratagem._core import contexts, unbuilt
+from stratagem._core import contexts
 from stratagem._core.enums import ReduceOp
 from stratagem._core.options import CommunicationOptions
 from stratagem.errors import ArgumentError, ContextError
+from stratagem.strategies._extended import StrategyExtended
 
 __all__ = ["CrossDeviceOps", "HierarchicalCopyAllReduce", "NcclAllReduce", "ReductionToOneDevice"]
 
@@ -19,8 +20,9 @@ _Options = CommunicationOptions | None
 class CrossDeviceOps:
     """The base of the ways to reduce between devices: `tf.distribute.CrossDeviceOps`.
 
-    `MirroredStrategy(cross_device_ops=...)` takes one. Called by hand, in a strategy's scope, they all do what the
-    strategy's `extended.reduce_to` and its kin do.
+    `MirroredStrategy(cross_device_ops=...)` takes one. Those that are here all reduce as the engine does. A class of
+    one's own may override the methods that end in `_implementation`: the strategy's `extended.reduce_to`,
+    `extended.batch_reduce_to` and `extended.broadcast_to` call them; gradients and metrics go to the engine.
     """
 
     def __init__(self) -> None:
@@ -45,44 +47,23 @@ class CrossDeviceOps:
     def reduce_implementation(
         self, reduce_op: ReduceOp | str, per_replica_value: Any, destinations: object, options: _Options
     ) -> Any:
-        """Hook of `reduce`."""
-        del reduce_op, per_replica_value, destinations, options
-        unbuilt.raise_not_built("CrossDeviceOps.reduce_implementation")
+        """Reduce with the engine of the current strategy."""
+        pairs = [(per_replica_value, destinations)]
+        return StrategyExtended.batch_reduce_to(_extended("reduce"), reduce_op, pairs, options)[0]
 
     def batch_reduce_implementation(
         self, reduce_op: ReduceOp | str, value_destination_pairs: Sequence[tuple[Any, object]], options: _Options
     ) -> Any:
-        """Hook of `batch_reduce`."""
-        del reduce_op, value_destination_pairs, options
-        unbuilt.raise_not_built("CrossDeviceOps.reduce_implementation")
+        """Reduce with the engine of the current strategy."""
+        extended = _extended("batch_reduce")
+        return StrategyExtended.batch_reduce_to(extended, reduce_op, value_destination_pairs, options)
 
     def broadcast_implementation(self, tensor: Any, destinations: object) -> Any:
-        """Hook of `broadcast`."""
-        del tensor, destinations
-        unbuilt.raise_not_built("CrossDeviceOps.reduce_implementation")
+        """Broadcast with the engine of the current strategy."""
+        return StrategyExtended.broadcast_to(_extended("broadcast"), tensor, destinations)
 
 
-class _EngineOps(CrossDeviceOps):
-    """What the engine does by itself."""
-
-    def reduce_implementation(
-        self, reduce_op: ReduceOp | str, per_replica_value: Any, destinations: object, options: _Options
-    ) -> Any:
-        """Reduce with the current strategy."""
-        return _extended("reduce").reduce_to(reduce_op, per_replica_value, destinations, options)
-
-    def batch_reduce_implementation(
-        self, reduce_op: ReduceOp | str, value_destination_pairs: Sequence[tuple[Any, object]], options: _Options
-    ) -> Any:
-        """Reduce with the current strategy."""
-        return _extended("batch_reduce").batch_reduce_to(reduce_op, value_destination_pairs, options)
-
-    def broadcast_implementation(self, tensor: Any, destinations: object) -> Any:
-        """Broadcast with the current strategy."""
-        return _extended("broadcast").broadcast_to(tensor, destinations)
-
-
-class NcclAllReduce(_EngineOps):
+class NcclAllReduce(CrossDeviceOps):
     """Reduce with NVIDIA's NCCL between GPUs: `tf.distribute.NcclAllReduce`.
 
     Args:
@@ -94,7 +75,7 @@ class NcclAllReduce(_EngineOps):
         _check_packs(num_packs)
 
 
-class HierarchicalCopyAllReduce(_EngineOps):
+class HierarchicalCopyAllReduce(CrossDeviceOps):
     """Reduce along the links of one machine's GPUs: `tf.distribute.HierarchicalCopyAllReduce`.
 
     Args:
@@ -106,7 +87,7 @@ class HierarchicalCopyAllReduce(_EngineOps):
         _check_packs(num_packs)
 
 
-class ReductionToOneDevice(_EngineOps):
+class ReductionToOneDevice(CrossDeviceOps):
     """Reduce on one device and copy the result: `tf.distribute.ReductionToOneDevice`.
 
     Args:

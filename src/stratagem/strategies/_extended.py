@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stratagem import keras_fit
-from stratagem._core import contexts, device_names, env, unbuilt, values
+from stratagem._core import contexts, device_names, env, nest, values
 from stratagem._core.contexts import CurrentStrategy
 from stratagem._core.enums import ReduceOp
 from stratagem._core.input_options import InputContext, InputOptions
@@ -39,6 +39,17 @@ class _TracedReplica:
         return contexts.entered(contexts.Context(self.owner, replica))
 
 
+class _TracedUpdate:
+    """Around a function of `extended.update` that an engine traces once for the copies of all replicas."""
+
+    def __init__(self, owner: CurrentStrategy) -> None:
+        self.owner = owner
+
+    def __call__(self, replica_id: Any) -> contextlib.AbstractContextManager[None]:
+        del replica_id
+        return contexts.entered(contexts.Context(self.owner, updates_copies=True))
+
+
 class StrategyExtended(ABC):
     """`strategy.extended`: the counterpart of `tf.distribute.StrategyExtended`.
 
@@ -54,6 +65,7 @@ class StrategyExtended(ABC):
     def __init__(self, container_strategy: CurrentStrategy) -> None:
         self._container = container_strategy
         self._traced = _TracedReplica(container_strategy)
+        self._traced_update = _TracedUpdate(container_strategy)
 
     @property
     @abstractmethod
@@ -238,19 +250,24 @@ class StrategyExtended(ABC):
             fn: What to do with each copy.
             args: Further arguments; a value per replica gives each copy its own.
             kwargs: Further keyword arguments, likewise.
-            group: Return None rather than the results.
+            group: Return the results as one value per replica rather than as a tuple.
 
         Returns:
-            None, or with `group=False` the results as a value per replica.
+            What `fn` returned, as a value per replica; with `group=False` a tuple of this process's replicas' results
+            in the place of each.
         """
         contexts.require_cross_replica(self._container, "extended.update", _MERGE)
         self.connect()
+        if self.engine.capabilities.traced_functions and not self.engine.is_tracing:
+            results = self.engine.run_traced(fn, (var, *args), dict(kwargs or {}), self._traced_update)
+            return results if group else nest.map_structure(_local_results, results)
         given = ((var, *args), dict(kwargs or {}))
         count = len(self.engine.local_replica_ids)
-        with contexts.entered(contexts.Context(self._container)):
+        with contexts.entered(contexts.Context(self._container, updates_copies=True)):
             local = [values.local(given, n, count) for n in range(count)]
             results = [fn(*some_args, **some_kwargs) for some_args, some_kwargs in local]
-        return None if group else self.joined(results)
+        joined = self.joined(results)
+        return joined if group else nest.map_structure(_local_results, joined)
 
     def value_container(self, value: Any) -> Any:
         """The variable that `value` is a copy of: itself, as each process holds one copy."""
@@ -262,9 +279,8 @@ class StrategyExtended(ABC):
         return contextlib.nullcontext()
 
     def variable_created_in_scope(self, v: object) -> bool:
-        """Not built yet."""
-        del v
-        unbuilt.raise_not_built("StrategyExtended.variable_created_in_scope")
+        """Whether the variable `v` was made in a scope of this strategy."""
+        return keras_fit.strategy_of_variable(v) is self._container
 
     @property
     def num_workers(self) -> int:
@@ -298,6 +314,10 @@ class StrategyExtended(ABC):
         if self.num_replicas == 1 or isinstance(destination, str):
             return results[0]
         return values.regroup(results, self.engine.local_replica_ids, values.Mirrored)
+
+
+def _local_results(leaf: Any) -> tuple[Any, ...]:
+    return leaf.values if isinstance(leaf, values.DistributedValues) else (leaf,)
 
 
 def _merge_point(local_replica_ids: Sequence[int]) -> MergePoint | None:

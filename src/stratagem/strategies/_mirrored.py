@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import NoneType
+from typing import Any
 
-from stratagem._core import device_names, env
+from stratagem._core import contexts, device_names, env
+from stratagem._core.enums import ReduceOp
+from stratagem._core.options import CommunicationOptions
 from stratagem.engines import select
 from stratagem.engines.base import Engine
-from stratagem.errors import ArgumentError, ArgumentTypeError, DeviceError, LaunchError, NotBuiltError
+from stratagem.errors import ArgumentError, ArgumentTypeError, DeviceError, LaunchError
 from stratagem.launch import become_launcher
 from stratagem.strategies._cross_device_ops import (
     CrossDeviceOps,
@@ -23,6 +28,7 @@ from stratagem.strategies._strategy import Strategy
 __all__ = ["MirroredStrategy"]
 
 _logger = logging.getLogger(__name__)
+_ENGINES_OPS = (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice)
 
 
 class MirroredExtended(OnDevicesExtended):
@@ -37,7 +43,40 @@ class MirroredExtended(OnDevicesExtended):
         _check_ops(cross_device_ops, chosen)
         _take_place(engine, chosen)
         super().__init__(container_strategy, engine, chosen)
-        self._cross_device_ops = cross_device_ops
+        self._own_ops = None if type(cross_device_ops) in (NoneType, *_ENGINES_OPS) else cross_device_ops
+
+    def reduce_to(
+        self, reduce_op: ReduceOp | str, value: Any, destinations: object, options: CommunicationOptions | None = None
+    ) -> Any:
+        """As of every strategy, or by the cross-device ops that this one was given."""
+        if self._own_ops is None:
+            return super().reduce_to(reduce_op, value, destinations, options)
+        with self._acting_for_all("reduce_to"):
+            return self._own_ops.reduce(reduce_op, value, destinations, options)
+
+    def batch_reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Iterable[tuple[Any, object]],
+        options: CommunicationOptions | None = None,
+    ) -> list[Any]:
+        """As of every strategy, or by the cross-device ops that this one was given."""
+        if self._own_ops is None:
+            return super().batch_reduce_to(reduce_op, value_destination_pairs, options)
+        with self._acting_for_all("batch_reduce_to"):
+            return self._own_ops.batch_reduce(reduce_op, list(value_destination_pairs), options)
+
+    def broadcast_to(self, tensor: Any, destinations: object) -> Any:
+        """As of every strategy, or by the cross-device ops that this one was given."""
+        if self._own_ops is None:
+            return super().broadcast_to(tensor, destinations)
+        with self._acting_for_all("broadcast_to"):
+            return self._own_ops.broadcast(tensor, destinations)
+
+    def _acting_for_all(self, call: str) -> contextlib.AbstractContextManager[Any]:
+        fix = "use get_replica_context().merge_call(...)"
+        contexts.require_cross_replica(self._container, f"extended.{call}", fix)
+        return self._container.scope()
 
 
 class MirroredStrategy(Strategy):
@@ -117,11 +156,6 @@ def _check_ops(ops: object, devices: Sequence[str]) -> None:
     if not isinstance(ops, CrossDeviceOps):
         raise ArgumentTypeError(
             f"cross_device_ops={ops!r} is not a CrossDeviceOps", fix="cross_device_ops=NcclAllReduce(), or leave it out"
-        )
-    if type(ops) not in (NcclAllReduce, HierarchicalCopyAllReduce, ReductionToOneDevice):
-        raise NotBuiltError(
-            f"cross-device ops of one's own ({type(ops).__name__}) are not built yet",
-            fix="use NcclAllReduce(), HierarchicalCopyAllReduce() or ReductionToOneDevice()",
         )
     if isinstance(ops, NcclAllReduce) and not all(name.startswith("GPU:") for name in devices):
         _logger.warning("NCCL reduces between GPUs only; the replicas on %s reduce without it", ", ".join(devices))

@@ -209,6 +209,7 @@ class Strategy:
                 "there are no single results yet",
                 fix="call it on what strategy.run() returned, or use strategy.reduce or strategy.gather",
             )
+        value = nest.map_structure(values.copies_of, value)
         counts = {leaf.num_local for leaf in nest.flatten(value) if isinstance(leaf, values.DistributedValues)}
         if not counts:
             return (value,)

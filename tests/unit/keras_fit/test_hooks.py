@@ -174,6 +174,7 @@ Use = Callable[[Path], None]
 USES: dict[str, tuple[Use, ...]] = {
     "TorchEpochIterator._get_iterator": (fit, evaluate, predict),
     "EpochIterator._enumerate_iterator": (fit, evaluate, predict),
+    "Variable.__init__": (make_functional, compile_model),
     "TorchTrainer.__init__": (make_functional, make_subclass, compile_model),
     "Trainer.compile": (compile_model,),
     "TorchTrainer.fit": (fit,),

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import torch
+from keras.src.backend.common.name_scope import current_path
 
 from stratagem import keras_fit
 from stratagem.keras_fit import _internals as shared
@@ -51,6 +52,19 @@ def test_every_row_is_checked_and_has_its_reason() -> None:
     rows = [(internal.owner, internal.name) for internal in INTERNALS]
     assert sorted(rows) == sorted(CHECKS), "one row for each check"
     assert all(row.reason for row in (*INTERNALS, *HOOKS))
+
+
+@check("keras.src.backend.common.name_scope", "current_path")
+def _a_variable_of_a_layer_has_its_owners_name() -> None:
+    found: list[str] = []
+
+    class Layer(keras.layers.Layer):
+        def build(self, _: Any) -> None:
+            found.append(current_path())
+
+    Layer(name="mine").build((1,))
+    assert found == ["mine"]
+    assert not current_path()
 
 
 @check("keras.Variable", "_value")

@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from stratagem._core import contexts, nest
-from stratagem._core.values import DistributedValues, PerReplica
+from stratagem._core.values import DistributedValues, PerReplica, ReplicaVariable
 from stratagem.engines.base import ReplicaEntry
 from stratagem.engines.jax import _tracing
 from stratagem.engines.jax._mesh import AXIS, Replicas
@@ -141,6 +141,8 @@ class _ReplicaScope(Inner):
     - of "only_first_replica" replica 0's value stays;
     - integers (states of random generators, counters) advance equally on all replicas;
     - of other numbers (moving statistics) the mean stays.
+
+    A `stratagem.Variable` has a value per replica, and has seen to its aggregation itself.
     """
 
     def __init__(self, replicas: Replicas) -> None:
@@ -149,13 +151,17 @@ class _ReplicaScope(Inner):
 
     def first_value(self, variable: Any) -> Any:
         value = super().first_value(variable)
-        if self._replicas.size > 1 and variable.aggregation == "sum" and self.will_write(variable):
+        adds_up = variable.aggregation == "sum" and not isinstance(variable, ReplicaVariable)
+        if self._replicas.size > 1 and adds_up and self.will_write(variable):
             return jnp.where(_tracing.replica_id() == 0, value, jnp.zeros(value.shape, value.dtype))
         return value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         context = contexts.current()
-        with mirrored_writes(context is not None and context.is_cross_replica):
+        equal = context is not None and context.is_cross_replica
+        if context is not None and context.updates_copies and update[0].aggregation != "sum":
+            equal = False  # each replica's copy was written with its part of the arguments
+        with mirrored_writes(equal):
             super().add_update(update)
 
     def settled(self) -> list[Any]:
@@ -164,7 +170,7 @@ class _ReplicaScope(Inner):
 
     def _settled(self, key: int, variable: Any) -> Any:
         value = self.state_mapping[key]
-        if self._replicas.size == 1 or key not in self.diverging:
+        if self._replicas.size == 1 or key not in self.diverging or isinstance(variable, ReplicaVariable):
             return value
         if variable.aggregation == "sum":
             return lax.psum(value, AXIS)

@@ -11,6 +11,7 @@ from typing import Any, Self
 import keras
 
 from stratagem.engines.jax._mesh import Replicas
+from stratagem.engines.jax._variables import assign_own, own_value
 
 __all__ = ["Discovery", "Inner", "Missed", "Tracked", "innermost", "mirrored_writes"]
 
@@ -96,7 +97,7 @@ class Tracked(keras.StatelessScope):
         # Without an answer from the innermost scope, Keras goes to the variable itself.
         _THREAD.asking = True
         try:
-            return variable.value
+            return own_value(variable)
         finally:
             _THREAD.asking = False
 
@@ -113,7 +114,7 @@ class Tracked(keras.StatelessScope):
         """Write `values`, of the variables in `written`, in the scope around this one, or in the variables."""
         for (key, variable), value in zip(self.written.items(), values, strict=True):
             with mirrored_writes(key not in self.diverging):
-                variable.assign(value)
+                assign_own(variable, value)
 
 
 class Discovery(Tracked):

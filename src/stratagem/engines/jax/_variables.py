@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stratagem._core.values import ReplicaVariable
 from stratagem.engines.jax._mesh import Replicas
 
-__all__ = ["Access", "Variables", "use_access"]
+__all__ = ["Access", "Variables", "assign_own", "own_value", "use_access"]
+
+
+def own_value(variable: Any) -> jax.Array:
+    """A variable's array as it lies on the devices, on each as its replica last wrote it."""
+    return variable.own_value if isinstance(variable, ReplicaVariable) else variable.value
+
+
+def assign_own(variable: Any, value: Any) -> None:
+    """Write a variable's array on all devices, on each as its replica has it."""
+    if isinstance(variable, ReplicaVariable):
+        variable.assign_own(value)
+    else:
+        variable.assign(value)
 
 
 @dataclass(frozen=True)
@@ -27,7 +40,7 @@ class Access:
     """
 
     write: Callable[[Any, jax.Array], object]
-    read: Callable[[Any], jax.Array] = operator.attrgetter("value")
+    read: Callable[[Any], jax.Array] = own_value
 
 
 _access = Access(write=lambda variable, value: variable.assign(value))

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import keras
+from keras.src.backend.common import KerasVariable
 from keras.src.backend.jax import random as jax_random
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 from keras.src.losses import loss as loss_module
@@ -24,7 +25,7 @@ from stratagem.engines.jax import JaxEngine
 from stratagem.engines.jax._tracing import in_replica_trace
 from stratagem.engines.jax._variables import Access, use_access
 from stratagem.errors import ContextError, JobMismatchError
-from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized
+from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized, _variable
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
 from stratagem.keras_fit._jax._placement import ahead
@@ -125,6 +126,7 @@ _MASKS = "Keras's step on jax loses the mask of the predictions, and counts mask
 HOOKS = Hooks(
     (
         Hook(JAXTrainer, "__init__", _attachment.init_trainer, "every model passes here when it is made"),
+        Hook(KerasVariable, "__init__", _variable.init_variable, "every variable passes here when it is made"),
         Hook(Trainer, "compile", _attachment.compile_model, "a model compiled under another strategy is refused here"),
         *(
             Hook(JAXTrainer, name, _method, _FIT)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras.src.backend.common import KerasVariable
 from keras.src.backend.torch import nn as torch_nn
 from keras.src.backend.torch import random as torch_random
 from keras.src.backend.torch.optimizers.torch_adam import Adam as TorchAdam
@@ -23,7 +24,7 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
-from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized
+from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized, _variable
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import (
     _adam,
@@ -119,6 +120,7 @@ _SUMMED = "gradients are summed before they are checked, clipped and applied"
 HOOKS = Hooks(
     (
         Hook(TorchTrainer, "__init__", _attachment.init_trainer, "every model passes here when it is made"),
+        Hook(KerasVariable, "__init__", _variable.init_variable, "every variable passes here when it is made"),
         Hook(Trainer, "compile", _attachment.compile_model, "a model compiled under another strategy is refused here"),
         Hook(TorchTrainer, "fit", _loop, _FIT),
         Hook(TorchTrainer, "evaluate", _loop, _FIT),
