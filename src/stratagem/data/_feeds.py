@@ -6,14 +6,14 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stratagem.data._prefetch import Ahead
 from stratagem.data._source import RowSource, Source
 from stratagem.data._spec import empty_like, num_rows, rows_of
-from stratagem.data._split import share_of
+from stratagem.data._split import Share, share_of
 from stratagem.errors import ArgumentTypeError, ReplicaFailedError
 
 __all__ = ["Feed", "Job", "OwnFeed", "Place", "RowFeed", "SharedFeed", "Steps", "pieces", "sets_of"]
@@ -100,13 +100,20 @@ class RowFeed(Feed):
         drawn = self.source.draw() if first else None
         if not self.place.is_alone:
             drawn = self.job.take(drawn, 0, "the order of the rows")
-        return self._read(drawn, start), True
+        steps: deque[list[Share]] = deque()  # asked for, and not given yet
+        # Opened now: a source that reads in processes of its own starts them in this thread.
+        return self._parts(self.source.read_each(self._own(drawn, start, steps)), steps), True
 
-    def _read(self, drawn: Any, start: int) -> Iterator[Parts]:
+    def _own(self, drawn: Any, start: int, steps: deque[list[Share]]) -> Iterator[Sequence[int]]:
         for rows in self.source.plans(drawn, start):
             shares = [share_of(replica, self.place.num_replicas, len(rows)) for replica in self.place.local_ids]
-            begin, end = shares[0].start, shares[-1].stop
-            mine = self.source.read(rows[begin:end])
+            steps.append(shares)
+            yield rows[shares[0].start : shares[-1].stop]
+
+    def _parts(self, read: Iterator[Any], steps: deque[list[Share]]) -> Iterator[Parts]:
+        for mine in read:
+            shares = steps.popleft()
+            begin = shares[0].start
             yield [rows_of(mine, share.start - begin, share.stop - begin) for share in shares]
 
 

@@ -45,8 +45,14 @@ def choose(source: Source, num_workers: int) -> tuple[AutoShardPolicy, str]:
     """The policy for a data set over so many workers, and the reason.
 
     Raises:
-        ArgumentError: its options ask for FILE, but it does not read files.
+        ArgumentError: its options ask for FILE, but it does not read files; or it has been divided already.
     """
+    if source.own_shard is not None:
+        raise ArgumentError(
+            f"the {source.kind} has a {source.own_shard.name}, which leaves one process's rows in it, but Stratagem "
+            "divides every global batch by itself",
+            fix=f"{source.own_shard.instead}; or make the data set in strategy.distribute_datasets_from_function",
+        )
     asked = source.policy
     if num_workers == 1:
         return AutoShardPolicy.DATA, "each replica gets its rows of every global batch, as there is one worker"

@@ -4,13 +4,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from stratagem._core.input_options import AutoShardPolicy
+from stratagem.data._spec import empty_like
 from stratagem.errors import ArgumentError
 
-__all__ = ["RowSource", "Source"]
+__all__ = ["OwnShard", "RowSource", "Source"]
+
+
+class OwnShard(NamedTuple):
+    """What leaves one process's rows in a data set and drops the others, before Stratagem has seen them.
+
+    Attributes:
+        name: What it is, for people: "DistributedSampler".
+        instead: What to write without it.
+    """
+
+    name: str
+    instead: str
 
 
 class Source(ABC):
@@ -20,11 +33,13 @@ class Source(ABC):
         kind: What it is, for people: "tf.data.Dataset".
         policy: What its own options ask for.
         resumable: Whether a pass can begin at any batch without reading those before it.
+        own_shard: What divides it already; None if nothing is known to.
     """
 
     kind: str
     policy: AutoShardPolicy = AutoShardPolicy.AUTO
     resumable: bool = False
+    own_shard: OwnShard | None = None
 
     @property
     @abstractmethod
@@ -74,6 +89,18 @@ class RowSource(Source):
     def read(self, rows: Sequence[int]) -> Any:
         """A batch of some rows; of none, one without rows."""
 
+    def read_each(self, plans: Iterable[Sequence[int]]) -> Iterator[Any]:
+        """A batch for each of `plans`, in order; those that read ahead ask for several before they give one."""
+        return _each(self.read, plans)
+
     def batches(self, start: int) -> Iterator[Any]:
-        for rows in self.plans(self.draw(), start):
-            yield self.read(rows)
+        return self.read_each(self.plans(self.draw(), start))
+
+
+def _each(read: Callable[[Sequence[int]], Any], plans: Iterable[Sequence[int]]) -> Iterator[Any]:
+    empty: Any = None
+    for rows in plans:
+        # What a batch without rows looks like was told by the one before: no row is read for it.
+        batch = read(rows) if len(rows) or empty is None else empty
+        empty = empty_like(batch)
+        yield batch

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,57 +13,7 @@ from hypothesis import strategies as st
 from stratagem.data._arrays import ArrayDataset
 from stratagem.data._feeds import Feed, OwnFeed, Place, RowFeed, SharedFeed, pieces, sets_of
 from stratagem.data._iterables import IterableSource
-
-LIMIT_SECONDS = 20.0
-
-
-class Threads:
-    """Processes that are threads; counts how often they spoke."""
-
-    def __init__(self, count: int) -> None:
-        self.messages = 0
-        self._barrier = threading.Barrier(count)
-        self._said: list[Any] = [None] * count
-
-    def _exchange(self, rank: int, mine: Any) -> list[Any]:
-        self._said[rank] = mine
-        self._barrier.wait(LIMIT_SECONDS)
-        everyones = list(self._said)
-        self._barrier.wait(LIMIT_SECONDS)
-        if rank == 0:
-            self.messages += 1
-        return everyones
-
-    def of(self, rank: int, place: Place) -> _Job:
-        return _Job(self, rank, place)
-
-
-class _Job:
-    def __init__(self, threads: Threads, rank: int, place: Place) -> None:
-        self._threads, self._rank, self._place = threads, rank, place
-
-    def say(self, mine: Any) -> list[Any]:
-        everyones = self._threads._exchange(self._rank, mine)
-        share = len(everyones) // self._place.num_workers
-        return [everyones[worker * share] for worker in range(self._place.num_workers)]
-
-    def take(self, brought: Any, source: int, what: str) -> Any:
-        return self._threads._exchange(self._rank, brought)[source]
-
-
-Make = Callable[[Place, _Job], Feed]
-
-
-def run(make: Make, *, processes: int, workers: int) -> tuple[list[list[list[int]]], Threads]:
-    """What each process, with one replica, is given step by step."""
-    threads = Threads(processes)
-
-    def one(rank: int) -> list[list[int]]:
-        place = Place(processes, (rank,), workers)
-        return [parts[0].tolist() for parts in make(place, threads.of(rank, place)).open(0)[0]]
-
-    with ThreadPoolExecutor(processes) as pool:
-        return list(pool.map(one, range(processes), timeout=LIMIT_SECONDS)), threads
+from tests.unit.data.threads import Job, Make, run
 
 
 def ranges(count: int, first: int) -> Callable[[], Iterator[np.ndarray]]:
@@ -78,7 +25,7 @@ def rows_of(steps: list[list[int]]) -> list[int]:
 
 
 def own(counts: list[int], *, known: bool) -> Make:
-    def make(place: Place, job: _Job) -> Feed:
+    def make(place: Place, job: Job) -> Feed:
         batches = ranges(counts[place.worker], 1000 * place.worker)
         count = -(-counts[place.worker] // place.per_worker) if known else None
         return OwnFeed(lambda: sets_of(batches(), place.per_worker), count, place, job, 2)
@@ -113,10 +60,10 @@ def test_two_workers_of_two_processes_each_have_their_own_data() -> None:
 def test_rows_read_by_the_chief_and_rows_read_by_index_are_the_same(processes: int) -> None:
     array = np.arange(11)
 
-    def shared(place: Place, job: _Job) -> Feed:
+    def shared(place: Place, job: Job) -> Feed:
         return SharedFeed(IterableSource([array[:4], array[4:8], array[8:]]), place, job, 1)
 
-    def by_index(place: Place, job: _Job) -> Feed:
+    def by_index(place: Place, job: Job) -> Feed:
         return RowFeed(ArrayDataset(array, 4), place, job)
 
     first, _ = run(shared, processes=processes, workers=processes)
@@ -127,7 +74,7 @@ def test_rows_read_by_the_chief_and_rows_read_by_index_are_the_same(processes: i
 
 
 def test_a_workers_pieces_of_its_own_batches_have_its_share_of_rows() -> None:
-    def make(place: Place, job: _Job) -> Feed:
+    def make(place: Place, job: Job) -> Feed:
         source = IterableSource([np.arange(4), np.arange(4, 8), np.arange(8, 11)])
         return OwnFeed(lambda: pieces(source, place), None, place, job, 1)
 
