@@ -21,14 +21,15 @@ FLOORS = (
 )
 TOP = len(FLOORS) - 1
 
-FRAMEWORKS = ("torch", "keras", "jax", "tensorflow")
+FRAMEWORKS = ("torch", "keras", "jax", "tensorflow", "grain", "datasets", "pyarrow")
 FRAMEWORK_FLOORS = (
     "engines.torch",
     "engines.jax",
     "keras_fit",
     "doctor._devices",  # programs, which the doctor starts to load a framework outside of itself
     "doctor._measure",
-    "data._tf_data",  # read when a user gives a data set of that library
+    "data._hugging_face",  # read when a user gives a data set of that library
+    "data._tf_data",
     "data._torch_loader",
 )
 

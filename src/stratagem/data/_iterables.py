@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's own sources: iterables of global batches, and functions that return them."""
+"""Sources of whole global batches: iterables, functions that return them, and what has an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stratagem._core import nest
 from stratagem.data._source import Source
 from stratagem.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["IterableSource"]
+__all__ = ["IndexedSource", "IterableSource", "checked"]
 
 
 class IterableSource(Source):
@@ -39,10 +39,40 @@ class IterableSource(Source):
             )
         self._begun = True
         made = self._given() if not isinstance(self._given, Iterable) else self._given
-        return (_checked(batch, self.kind) for batch in itertools.islice(iter(made), start, None))
+        return (checked(batch, self.kind) for batch in itertools.islice(iter(made), start, None))
 
 
-def _checked(batch: Any, kind: str) -> Any:
+class IndexedSource(Source):
+    """Global batches by index, each of which one process reads whole.
+
+    Args:
+        kind: What it is, for people.
+        given: Its element i is global batch i.
+        count: How many there are; None if there is no end.
+    """
+
+    resumable = True
+
+    def __init__(self, kind: str, given: Any, count: int | None) -> None:
+        self.kind = kind
+        self._given = given
+        self._count = count
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._count
+
+    def batches(self, start: int) -> Iterator[Any]:
+        indices = itertools.count(start) if self._count is None else range(start, self._count)
+        return (checked(self._given[index], self.kind) for index in indices)
+
+
+def checked(batch: Any, kind: str) -> Any:
+    """`batch`, an element of a data set.
+
+    Raises:
+        ArgumentTypeError: nothing in it has rows.
+    """
     if any(getattr(leaf, "ndim", 0) for leaf in nest.flatten(batch)):
         return batch
     raise ArgumentTypeError(

@@ -240,8 +240,9 @@ class Strategy:
         Among several workers the data set's own auto-shard policy decides who reads what; `shard_report()` says which.
 
         Args:
-            dataset: A `tf.data.Dataset`, a torch `DataLoader`, a `stratagem.ArrayDataset`, or an iterable of batches
-                (or a function that returns one), whose batches are structures of arrays.
+            dataset: A `tf.data.Dataset`, a torch `DataLoader`, a Keras `PyDataset`, a `stratagem.ArrayDataset`, a data
+                set of Grain or of Hugging Face's `datasets`, or an iterable of batches (or a function that returns
+                one), whose batches are structures of arrays.
             options: How the parts are fed to the replicas.
 
         Returns:
