@@ -230,7 +230,7 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
 
     def _store(self, value: Any) -> Any:
         with _meaning_the_copy():
-            return super().assign(value)
+            return super().assign(keras.ops.stop_gradient(value))
 
 
 def Variable(
