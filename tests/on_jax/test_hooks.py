@@ -119,6 +119,8 @@ USES: dict[str, tuple[Use, ...]] = {
     "Variable.__init__": (classifier,),
     "Trainer.compile": (classifier,),
     "JAXTrainer.fit": (fit,),
+    "JAXTrainer.jax_state_sync": (fit,),
+    "JAXTrainer._get_jax_state": (fit,),
     "JAXTrainer.evaluate": (evaluate,),
     "JAXTrainer.predict": (predict,),
     "JAXTrainer.train_on_batch": (train_on_batch,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues, ReplicaVariable
 from stratagem.engines.base import Engine
 
@@ -16,6 +17,14 @@ class Copies(Protocol):
 
     def keras_step(self) -> bool | None:
         """Within a step of `fit` and its like: whether it is one replica's step, or one of the whole batch."""
+
+    def has_rows(self) -> bool:
+        """Within such a step: whether what happens in it counts."""
+        ...
+
+    def over_replicas(self, op: Reduction | None, tensor: Any, engine: Engine) -> Any:
+        """In a replica: its tensor reduced over all replicas, or without `op` that of the first."""
+        ...
 
     def all_here(self, variable: ReplicaVariable) -> DistributedValues:
         """The copies of this process's replicas; in a trace that of the replica."""

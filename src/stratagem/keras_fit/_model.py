@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stratagem._core.values import ReplicaVariable
+
 _KERAS = "keras.src."
 
 
@@ -44,9 +46,13 @@ def loss_trackers(model: Any) -> list[Any]:
 
 
 def replica_variables(model: Any) -> list[Any]:
-    """Weights that layers change by themselves, such as moving statistics; frozen weights are not among them."""
+    """Weights that layers change by themselves, such as moving statistics, and that are to be equal on all replicas.
+
+    Frozen weights are not among them, nor `stratagem.Variable`s, which see to their copies themselves.
+    """
     found: dict[int, Any] = {}
     for layer in model._flatten_layers():
         for variable in layer._non_trainable_variables:
-            found[id(variable)] = variable
+            if not isinstance(variable, ReplicaVariable):
+                found[id(variable)] = variable
     return list(found.values())

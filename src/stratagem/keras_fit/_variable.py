@@ -23,7 +23,7 @@ from stratagem.errors import ArgumentError, ArgumentTypeError, MixedStrategyErro
 from stratagem.keras_fit import _attachment
 from stratagem.keras_fit._copies import Copies
 
-__all__ = ["DistributedVariable", "Variable", "init_variable"]
+__all__ = ["DistributedVariable", "Variable", "init_variable", "meaning_the_copy", "read_together"]
 
 _COPIES = {"torch": "stratagem.keras_fit._torch._copies", "jax": "stratagem.keras_fit._jax._copies"}
 _KERAS_NAMES = {aggregation: aggregation.name.lower() for aggregation in VariableAggregation}
@@ -44,8 +44,13 @@ class _Place(enum.Enum):
     COPY = enum.auto()
 
 
+def _second(_: Any, given: Any) -> Any:
+    return given
+
+
 @contextlib.contextmanager
-def _meaning_the_copy() -> Iterator[None]:
+def meaning_the_copy() -> Iterator[None]:
+    """Inside, variables stand for the copy here: their synchronization and aggregation don't count."""
     _THREAD.depth += 1
     try:
         yield
@@ -60,6 +65,8 @@ def _copies() -> Copies:
 
 class DistributedVariable(keras.Variable, values.ReplicaVariable):
     """What `stratagem.Variable` makes: a `keras.Variable` of which each replica has a copy."""
+
+    held_value: Any = None  # what all processes read together, while one of them saves
 
     def _place(self) -> _Place:
         if _THREAD.depth:
@@ -98,13 +105,14 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
         Raises:
             ArgumentError: read outside of replicas, with ON_READ and no aggregation to read it by.
         """
-        together = self._place() is _Place.CROSS_REPLICA and self._syncs_on_read
-        return self._read_all() if together else super().value
+        if self._place() is not _Place.CROSS_REPLICA or not self._syncs_on_read:
+            return super().value
+        return self._read_all() if self.held_value is None else self.held_value
 
     @property
     def own_value(self) -> Any:
         """The copy here, whatever the synchronization (not in `tf.distribute`)."""
-        with _meaning_the_copy():
+        with meaning_the_copy():
             return self.value
 
     def assign_own(self, value: Any) -> None:
@@ -136,7 +144,7 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
             MixedStrategyError: another strategy is current.
         """
         del use_locking, name
-        return self._change("assign", lambda _, given: given, value, read_value)
+        return self._change("assign", _second, value, read_value)
 
     def assign_add(
         self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
@@ -169,7 +177,14 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
                 given = _copies().as_copies(given)
             elif place is _Place.REPLICA and not self._syncs_on_read:
                 given = self._aggregated(call, given)
-            new = self._store(change(self.own_value, self._convert_to_tensor(given, dtype=self._dtype)))
+            elif self._syncs_on_read and _copies().keras_step() is not None:
+                if not _copies().has_rows():
+                    return self.own_value if read_value else None
+                if place is _Place.COPY and self.aggregation == "sum" and self._strategy is not None:
+                    # The step sees the whole batch, in the name of all replicas.
+                    given = given / self._strategy.num_replicas_in_sync
+            given = self._convert_to_tensor(given, dtype=self._dtype)
+            new = self._store(given if call == "assign" else change(self.own_value, given))
         return new if read_value else None
 
     def _change_all(self, call: str, change: Callable[[Any, Any], Any], given: Any) -> Any:
@@ -203,10 +218,8 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
                 fix="give a tensor of each replica's own, or make the variable with aggregation MEAN",
             )
         tensor = self._convert_to_tensor(given, dtype=self._dtype)
-        engine = self._engine
-        if self.aggregation == "only_first_replica":
-            return engine.broadcast([[tensor]])[0][0]
-        return engine.all_reduce(Reduction[self.aggregation.upper()], [[tensor]])[0][0]
+        op = None if self.aggregation == "only_first_replica" else Reduction[self.aggregation.upper()]
+        return _copies().over_replicas(op, tensor, self._engine)
 
     def _read_all(self) -> Any:
         strategy = self._strategy
@@ -229,7 +242,7 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
         return self._strategy.extended.engine
 
     def _store(self, value: Any) -> Any:
-        with _meaning_the_copy():
+        with meaning_the_copy():
             return super().assign(keras.ops.stop_gradient(value))
 
 
@@ -309,6 +322,19 @@ def Variable(
     )
     variable.constraint = constraint
     return variable
+
+
+@contextlib.contextmanager
+def read_together(model: Any) -> Iterator[None]:
+    """While one process saves a model: its variables that are brought together give what all read when this began."""
+    found = [v for v in model.variables if isinstance(v, DistributedVariable) and v.synchronization == "on_read"]
+    for variable in found:
+        variable.held_value = variable.own_value if variable.aggregation == "none" else variable.value
+    try:
+        yield
+    finally:
+        for variable in found:
+            variable.held_value = None
 
 
 def init_variable(original: Callable[..., None], variable: Any, *args: Any, **kwargs: Any) -> None:

@@ -15,10 +15,11 @@ import jax
 from jax import core
 from jax.sharding import PartitionSpec
 
+from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues, PerReplica, ReplicaVariable
 from stratagem.engines import select
 from stratagem.engines.base import Engine
-from stratagem.engines.jax import JaxEngine
+from stratagem.engines.jax import JaxEngine, _tracing
 from stratagem.engines.jax._mesh import AXIS, Replicas
 from stratagem.engines.jax._stacks import ArrayStack, stack_of
 from stratagem.engines.jax._tracing import in_replica_trace
@@ -30,6 +31,17 @@ def keras_step() -> bool | None:
     if _trace.replica_step() is not None:
         return True
     return None if _trace.global_step() is None else False
+
+
+def has_rows() -> bool:
+    """Rows that fill a batch up count nowhere."""
+    return True
+
+
+def over_replicas(op: Reduction | None, tensor: Any, engine: Engine) -> Any:
+    """A replica's code is traced, in `run` and in `fit`."""
+    del engine
+    return (_tracing.broadcast([tensor], 0) if op is None else _tracing.all_reduce(op, [tensor]))[0]
 
 
 def all_here(variable: ReplicaVariable) -> DistributedValues:

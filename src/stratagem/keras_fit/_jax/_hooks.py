@@ -115,9 +115,17 @@ def _get_iterator(original: Callable[..., Any], epoch_iterator: Any) -> Iterator
 def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
     if _attachment.strategy_of(model) is None:
         return original(model, filepath, *args, **kwargs)
-    return _saving.save(_engine(), filepath, lambda: original(model, filepath, *args, **kwargs))
+    with _variable.read_together(model):
+        return _saving.save(_engine(), filepath, lambda: original(model, filepath, *args, **kwargs))
 
 
+def _state(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a step starts from, or left: the replicas' copies, not what they come to together."""
+    with _variable.meaning_the_copy():
+        return original(model, *args, **kwargs)
+
+
+_COPIES = "a step's state is that of the replicas' copies"
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
 _STEP = "the steps of a model under a strategy are ours"
 _SUMMED = "gradients are summed before they are checked, clipped and applied"
@@ -136,6 +144,7 @@ HOOKS = Hooks(
             Hook(JAXTrainer, f"make_{kind}_function", _make_function(kind), _STEP)
             for kind in ("train", "test", "predict")
         ),
+        *(Hook(JAXTrainer, name, _state, _COPIES) for name in ("_get_jax_state", "jax_state_sync")),
         Hook(JAXEpochIterator, "_get_iterator", _get_iterator, "rows go to the replica that computes on them"),
         Hook(
             EpochIterator,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues, PerReplica, ReplicaVariable
 from stratagem.engines import select
 from stratagem.engines.base import Engine
@@ -14,6 +15,18 @@ from stratagem.keras_fit import _step
 def keras_step() -> bool | None:
     """Every step is one replica's."""
     return None if _step.current() is None else True
+
+
+def has_rows() -> bool:
+    """A replica without rows runs the step for the sake of the others."""
+    step = _step.current()
+    return step is None or step.counts
+
+
+def over_replicas(op: Reduction | None, tensor: Any, engine: Engine) -> Any:
+    """By the engine."""
+    tensor = tensor.detach()
+    return (engine.broadcast([[tensor]]) if op is None else engine.all_reduce(op, [[tensor]]))[0][0]
 
 
 def all_here(variable: ReplicaVariable) -> DistributedValues:

@@ -104,12 +104,13 @@ def _get_data_adapter(original: Callable[..., Any], *args: Any, **kwargs: Any) -
 def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
     if _attachment.strategy_of(model) is None:
         return original(model, filepath, *args, **kwargs)
-    return _saving.save(
-        runner_of(model).transport,
-        filepath,
-        lambda: original(model, filepath, *args, **kwargs),
-        env.collective_timeout_seconds(),
-    )
+    with _variable.read_together(model):
+        return _saving.save(
+            runner_of(model).transport,
+            filepath,
+            lambda: original(model, filepath, *args, **kwargs),
+            env.collective_timeout_seconds(),
+        )
 
 
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
