@@ -136,7 +136,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def cases() -> Iterator[Any]:
     short = {
         ("torch", "SIGKILL", "other", "step"),
-        ("torch", "SIGTERM", "other", "step"),
         ("jax", "SIGKILL", "other", "evaluate"),
     }
     for engine in ("torch", "jax"):

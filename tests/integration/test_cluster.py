@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines import ENGINES, thorough
+from tests.engines import thorough
 from tests.network import Network, three_hosts
 from tests.processes import Program, script, started, stratagem
 
@@ -88,7 +88,7 @@ print("TRANSPORT", type(select.engine().transport).__name__)
 """
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch", thorough("jax")])
 def test_workers_of_one_host_share_memory_and_save_together_also_under_names_of_their_own(
     tmp_path: Path, engine: str
 ) -> None:
@@ -155,7 +155,7 @@ def on_hosts(network: Network, engine: str, folder: Path, text: str, *options: s
         yield programs
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["torch", thorough("jax")])
 def test_workers_on_two_hosts_train_as_one_device(tmp_path: Path, network: Network, engine: str) -> None:
     with on_hosts(network, engine, tmp_path, CLUSTER) as programs:
         found = [program.finish(SECONDS) for program in programs]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stratagem import launch
-from tests.engines import ENGINES, thorough
+from tests.engines import thorough
 from tests.processes import script, started
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -22,15 +22,23 @@ STRATAGEM = Path(sys.executable).with_name("stratagem")
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+STARTS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "stratagem run": ([str(STRATAGEM), "run", "--cpu-devices", "2"], {}),
+    "plain python": ([sys.executable], {"STRATAGEM_CPU_DEVICES": "2"}),
+}
+
+
 @pytest.mark.parametrize(
-    ("command", "variables"),
+    ("engine", "start"),
     [
-        pytest.param([str(STRATAGEM), "run", "--cpu-devices", "2"], {}, id="stratagem-run"),
-        pytest.param([sys.executable], {"STRATAGEM_CPU_DEVICES": "2"}, id="plain-python"),
+        ("torch", "plain python"),
+        thorough("torch", "stratagem run"),
+        ("jax", "stratagem run"),
+        thorough("jax", "plain python"),
     ],
 )
-def test_overview_trains_on_two_devices(command: list[str], variables: dict[str, str], engine: str) -> None:
+def test_overview_trains_on_two_devices(engine: str, start: str) -> None:
+    command, variables = STARTS[start]
     output = _run([*command, "overview.py"], {**variables, "KERAS_BACKEND": engine})
     plain = re.sub(r"[\b\r]|\x1b\[[0-9;]*m", "", output)
     # With jax there is one process, whose lines need no number before them.
