@@ -65,6 +65,8 @@ bench: setup ## the speed ratios of benchmarks/README.md
 	$(BIN)/python benchmarks/all_reduce.py
 	$(BIN)/python benchmarks/all_reduce.py --transport process_group
 	$(BIN)/python benchmarks/two_workers.py
+	for engine in jax torch; do for file in empty_step input_pipeline; do \
+	    KERAS_BACKEND=$$engine STRATAGEM_CPU_DEVICES=2 OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$file.py || exit 1; done; done
 	$(BIN)/python benchmarks/step_time_jax.py --model mlp
 	$(BIN)/python benchmarks/step_time_jax.py --model transformer
 	$(BIN)/python benchmarks/step_time_jax.py --model mobilenet96 --only p s2 tp t2 --starts 1

@@ -129,8 +129,9 @@ class SharedFeed(Feed):
     def open(self, start: int) -> tuple[Iterator[Parts], bool]:
         # Opened now: what is wrong with the data set is said before the first step.
         read = self.source.batches(start) if 0 in self.place.local_ids else None
-        if self.place.is_alone:
-            return self._parts(read), True
+        if read is not None and self.place.is_alone:
+            # Read in one thread, divided and placed in another: a slow source doesn't wait for that either.
+            return self._parts(Ahead(read, 1)), True
         return self._parts(None if read is None else Ahead(read, self.depth)), False
 
     def _parts(self, read: Iterator[Any] | None) -> Iterator[Parts]:
