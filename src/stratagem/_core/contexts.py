@@ -67,11 +67,13 @@ class Context:
         strategy: The current strategy.
         replica_context: What `get_replica_context()` returns; None in cross-replica context.
         updates_copies: Whether variables stand for the copy of one replica, as in `extended.update`.
+        rows: Of the global batch: where the replica's begin, how many it has, and all have; None if nobody knows.
     """
 
     strategy: CurrentStrategy
     replica_context: Any = None
     updates_copies: bool = False
+    rows: tuple[int, int, int] | None = None
 
     @property
     def is_cross_replica(self) -> bool:

@@ -83,6 +83,8 @@ def _on_replicas(
     leaves, tree = jax.tree.flatten((args, kwargs))
     own = {n: stack_of(leaf, replicas, _CALL).whole for n, leaf in enumerate(leaves) if _differs(replicas, leaf)}
     leaves = [_same(replicas, leaf) for leaf in leaves]
+    # The batch is the first argument that replicas have parts of; their parts have equally many rows.
+    rows = next((whole.shape[1] for whole in own.values() if whole.ndim > 1), None)
     scope = _ReplicaScope(replicas)
     traced: list[Results] = []
 
@@ -91,7 +93,7 @@ def _on_replicas(
         for n, whole in zip(own, wholes, strict=True):
             mine[n] = whole[0]
         args, kwargs = jax.tree.unflatten(tree, mine)
-        with _tracing.tracing_replica(replicas), scope:
+        with _tracing.tracing_replica(replicas, rows), scope:
             with inside(_tracing.replica_id()):
                 results = Results(fn(*args, **kwargs))
             traced.append(results)

@@ -24,6 +24,7 @@ __all__ = [
     "mean_dtype",
     "replica_id",
     "replicas",
+    "rows_of_replica",
     "tracing_replica",
 ]
 
@@ -31,6 +32,7 @@ __all__ = [
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.replicas: Replicas | None = None
+        self.rows: int | None = None
 
 
 _THREAD = _Thread()
@@ -46,14 +48,20 @@ def in_replica_trace() -> bool:
     return _THREAD.replicas is not None
 
 
+def rows_of_replica() -> int | None:
+    """How many rows the replica has in the batch that its function was given, or None if it was given none."""
+    return _THREAD.rows
+
+
 @contextmanager
-def tracing_replica(of: Replicas) -> Iterator[None]:
-    """Code inside is that of one of the replicas `of`."""
-    previous, _THREAD.replicas = _THREAD.replicas, of
+def tracing_replica(of: Replicas, rows: int | None = None) -> Iterator[None]:
+    """Code inside is that of one of the replicas `of`, which has `rows` rows of the global batch."""
+    previous = _THREAD.replicas, _THREAD.rows
+    _THREAD.replicas, _THREAD.rows = of, rows
     try:
         yield
     finally:
-        _THREAD.replicas = previous
+        _THREAD.replicas, _THREAD.rows = previous
 
 
 def replica_id() -> jax.Array:

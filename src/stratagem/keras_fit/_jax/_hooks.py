@@ -25,7 +25,7 @@ from stratagem.engines.jax import JaxEngine
 from stratagem.engines.jax._tracing import in_replica_trace
 from stratagem.engines.jax._variables import Access, use_access
 from stratagem.errors import ContextError, JobMismatchError
-from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized, _variable
+from stratagem.keras_fit import _attachment, _callbacks, _draws, _resume, _synchronized, _variable
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
 from stratagem.keras_fit._jax._placement import ahead
@@ -128,6 +128,7 @@ def _state(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) 
 _COPIES = "a step's state is that of the replicas' copies"
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
 _STEP = "the steps of a model under a strategy are ours"
+_BY_ROW = "what is drawn for a row with a seed does not depend on the replica that has it"
 _SUMMED = "gradients are summed before they are checked, clipped and applied"
 _MASKS = "Keras's step on jax loses the mask of the predictions, and counts masked entries in metrics"
 
@@ -165,6 +166,11 @@ HOOKS = Hooks(
         Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply_scaled, _SUMMED),
         Hook(jax_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
+        *(
+            Hook(jax_random, name, _draws.shaped(_seeds.rows_here), _BY_ROW)
+            for name in ("uniform", "normal", "randint", "truncated_normal", "gamma", "beta", "binomial")
+        ),
+        Hook(jax_random, "dropout", _draws.dropout(_seeds.rows_here), _BY_ROW),
         Hook(keras.layers.BatchNormalization, "__init__", _synchronized.init, "synchronized=True on jax"),
         Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "each replica's own statistics"),
     )

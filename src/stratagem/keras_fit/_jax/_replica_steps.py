@@ -19,6 +19,7 @@ from stratagem.engines.jax._mesh import AXIS
 from stratagem.keras_fit import _model
 from stratagem.keras_fit._jax import _trace
 from stratagem.keras_fit._jax._losses import WholeBatchNeeded
+from stratagem.keras_fit._rows import num_rows
 
 
 def train(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any]:
@@ -30,7 +31,7 @@ def train(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, An
     trainable, non_trainable, optimizer, metrics = state
     x, y, sample_weight = unpack_x_y_sample_weight(data)
     gradient_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
-    with _trace.tracing(_trace.ReplicaStep(num_replicas)):
+    with _trace.tracing(_trace.ReplicaStep(num_replicas, num_rows(data))):
         (_, aux), gradients = gradient_of(
             trainable,
             non_trainable,
@@ -53,7 +54,7 @@ def test(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any
     """One test step; to be mapped over the replicas."""
     trainable, non_trainable, metrics = state
     x, y, sample_weight = unpack_x_y_sample_weight(data)
-    with _trace.tracing(_trace.ReplicaStep(num_replicas)):
+    with _trace.tracing(_trace.ReplicaStep(num_replicas, num_rows(data))):
         _, (loss, y_pred, new_non_trainable, added) = model.compute_loss_and_updates(
             trainable, non_trainable, _zeros(metrics), x, y, sample_weight, training=False
         )
@@ -66,7 +67,7 @@ def test(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any
 
 def predict(model: Any, num_replicas: int, state: Any, data: Any) -> tuple[Any, Any]:
     """One prediction step; to be mapped over the replicas. The outputs are those of this replica's rows."""
-    with _trace.tracing(_trace.ReplicaStep(num_replicas)):
+    with _trace.tracing(_trace.ReplicaStep(num_replicas, num_rows(data))):
         outputs, after = model.predict_step(state, data)
     trainable, before = state
     # Layers that draw in prediction too draw anew for the next batch; moving statistics stay.

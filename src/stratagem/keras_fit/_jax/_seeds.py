@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from keras.random import SeedGenerator
 
-from stratagem.engines.jax._tracing import in_replica_trace, replica_id
+from stratagem.engines.jax._tracing import in_replica_trace, replica_id, replicas, rows_of_replica
+from stratagem.keras_fit._draws import Rows, is_for_all
 from stratagem.keras_fit._jax import _trace
 
 # Odd and without pattern, so that replicas' streams don't meet.
@@ -23,6 +24,15 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
     needs none of this: it draws what one device draws.
     """
     drawn = original(seed)
-    if not isinstance(seed, SeedGenerator) or not (_trace.replica_step() or in_replica_trace()):
+    if is_for_all() or not isinstance(seed, SeedGenerator) or not (_trace.replica_step() or in_replica_trace()):
         return drawn
     return drawn.at[0].add(replica_id().astype(jnp.uint32) * jnp.uint32(_STRIDE))
+
+
+def rows_here() -> Rows | None:
+    """The rows of the replica that is running, or None if nobody knows."""
+    step = _trace.replica_step()
+    if step is not None:
+        return Rows(replica_id() * step.rows, step.rows, step.num_replicas * step.rows)
+    every, rows = replicas(), rows_of_replica()
+    return None if every is None or rows is None else Rows(replica_id() * rows, rows, every.size * rows)

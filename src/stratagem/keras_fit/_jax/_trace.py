@@ -17,9 +17,11 @@ class ReplicaStep:
 
     Attributes:
         num_replicas: Of the job.
+        rows: Of this replica.
     """
 
     num_replicas: int
+    rows: int
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
-from stratagem.keras_fit import _attachment, _callbacks, _resume, _synchronized, _variable
+from stratagem.keras_fit import _attachment, _callbacks, _draws, _resume, _synchronized, _variable
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import (
     _adam,
@@ -116,6 +116,7 @@ def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, *
 _FIT = "the loop stays Keras's own; the strategy joins in around it"
 _STEP = "the steps of a model under a strategy are ours"
 _RESUMED = "a run that was stopped goes on with the batch after the last one that was saved"
+_BY_ROW = "what is drawn for a row with a seed does not depend on the replica that has it"
 _SUMMED = "gradients are summed before they are checked, clipped and applied"
 
 HOOKS = Hooks(
@@ -153,6 +154,11 @@ HOOKS = Hooks(
         Hook(BaseOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(keras.optimizers.LossScaleOptimizer, "apply", _optimizers.apply, _SUMMED),
         Hook(torch_random, "draw_seed", _seeds.draw_seed, "replicas draw different numbers"),
+        *(
+            Hook(torch_random, name, _draws.shaped(_seeds.rows_here), _BY_ROW)
+            for name in ("uniform", "normal", "randint", "truncated_normal", "gamma", "beta", "binomial")
+        ),
+        Hook(torch_random, "dropout", _draws.dropout(_seeds.rows_here), _BY_ROW),
         Hook(keras.layers.BatchNormalization, "__init__", _synchronized.init, "synchronized=True on torch"),
         Hook(keras.layers.BatchNormalization, "call", _batch_normalization.call, "synchronised, and one kernel"),
         Hook(TorchAdam, "_parallel_update_step", _adam.parallel_update_step, "one kernel"),

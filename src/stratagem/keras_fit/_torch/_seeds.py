@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from keras.random import SeedGenerator
 
+from stratagem._core import contexts
 from stratagem.keras_fit import _step
+from stratagem.keras_fit._draws import Rows, is_for_all
 
 # Odd and without pattern, so that replicas' streams don't meet.
 _STRIDE = 0x9E3779B1
@@ -24,11 +26,32 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
     The generator's state advances as on one device, so it stays equal on all replicas.
     """
     drawn = original(seed)
-    step = _step.current()
-    if step is None or step.transport.rank == 0 or not isinstance(seed, SeedGenerator):
+    replica = 0 if is_for_all() else _replica()
+    if replica == 0 or not isinstance(seed, SeedGenerator):
         return drawn
     first, second = (int(word) for word in drawn)
-    return (first + step.transport.rank * _STRIDE) & 0xFFFFFFFF, second
+    return (first + replica * _STRIDE) & 0xFFFFFFFF, second
+
+
+def rows_here() -> Rows | None:
+    """The rows of the replica that is running, or None if nobody knows, or there is but one."""
+    step = _step.current()
+    if step is not None:
+        share = step.share
+        return None if step.num_replicas == 1 else Rows(share.start, share.rows, share.global_rows)
+    context = contexts.current()
+    known = None if context is None else context.rows
+    return None if known is None else Rows(*known)
+
+
+def _replica() -> int:
+    step = _step.current()
+    if step is not None:
+        return step.transport.rank
+    context = contexts.current()
+    if context is None or context.replica_context is None:
+        return 0
+    return context.replica_context.replica_id_in_sync_group
 
 
 class ReplicaRandomState:
