@@ -101,6 +101,63 @@ def dropout_masks(seed: int | None) -> list[Any]:
     return runs
 
 
+def plain_seeded_draws(rows: int) -> dict[str, Any]:
+    """`seeded_draws` in plain Keras."""
+    return _seeded_draws(contextlib.nullcontext, rows)
+
+
+def seeded_draws(rows: int) -> dict[str, Any]:
+    """What a model comes to whose layers draw with a seed, over batches of eight."""
+    with compiling_quickly():
+        return _seeded_draws(_strategy().scope, rows)
+
+
+def _seeded_draws(scope: Any, rows: int) -> dict[str, Any]:
+    import keras
+
+    layers = keras.layers
+    rng = np.random.default_rng(0)
+    x, y = rng.random((rows, 6, 6, 2)).astype("float32"), rng.normal(size=(rows, 1)).astype("float32")
+    with scope():
+        # What is drawn for each row, as several numbers for each, for a row and channel, and for all rows at once.
+        drawing = [
+            layers.RandomFlip(seed=6),
+            layers.RandomBrightness(0.3, value_range=(0, 1), seed=7),
+            layers.RandomErasing(fill_value=0.1, value_range=(0, 1), seed=8),
+            layers.SpatialDropout2D(0.2, seed=2),
+            layers.Dropout(0.2, seed=1),
+            layers.AlphaDropout(0.2, seed=3),
+            layers.GaussianNoise(0.4, seed=4),
+            layers.Dropout(0.2, noise_shape=(1, None, None, 1), seed=5),
+        ]
+        model = keras.Sequential([keras.Input((6, 6, 2)), *drawing, layers.Flatten(), layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.set_weights([np.linspace(-1, 1, weight.size).reshape(weight.shape) for weight in model.get_weights()])
+    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return {"history": history.history, "weights": model.get_weights()}
+
+
+def draws_of_a_loop(rows: int) -> dict[str, Any]:
+    """What layers draw for the rows of a data set in a function that `strategy.run` runs."""
+    import keras
+
+    import stratagem
+
+    strategy = _strategy()
+    keras.utils.set_random_seed(4)
+    with strategy.scope():
+        seeded, unseeded = keras.layers.Dropout(0.5, seed=1), keras.layers.Dropout(0.5)
+
+    def step(batch: Any) -> Any:
+        return seeded(batch, training=True), unseeded(batch, training=True)
+
+    found: list[list[np.ndarray]] = []
+    for batch in strategy.experimental_distribute_dataset(stratagem.ArrayDataset(np.ones((rows, 32), "float32"), 8)):
+        kept = strategy.gather(strategy.run(step, args=(batch,)), axis=0)
+        found.append([keras.ops.convert_to_numpy(part) > 0 for part in kept])
+    return {"seeded": np.concatenate([kept for kept, _ in found]), "unseeded": found[0][1]}
+
+
 def rows_seen(kind: str) -> list[list[list[int]]]:
     """How often each of 50 rows was trained on in each step, by epoch; nobody has seeded the shuffle."""
     import keras

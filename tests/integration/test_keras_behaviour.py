@@ -65,6 +65,30 @@ def test_dropout_differs_between_replicas_and_repeats_between_runs(
 
 
 @on_both_engines
+def test_report_50_draws_with_a_seed_follow_the_rows_of_the_global_batch_for_any_number_of_replicas(
+    engine: str, replica_pool: Any
+) -> None:
+    rows = 24 if engine == "jax" else 22  # an uneven batch is computed as on one device there
+    (expected,) = replica_pool(1, backend=engine).run(behaviours.plain_seeded_draws, rows)
+    for replicas in (2, 3) if engine == "torch" else (2,):
+        found = assert_same_on_all_replicas(replica_pool(replicas, backend=engine).run(behaviours.seeded_draws, rows))
+        assert_equal_results(found, expected, 1e-5)
+
+
+@on_both_engines
+def test_in_a_loop_too_draws_with_a_seed_follow_the_rows_and_others_differ_between_replicas(
+    engine: str, replica_pool: Any
+) -> None:
+    rows = 24 if engine == "jax" else 22  # with JAX each batch of a loop divides evenly
+    one = replica_pool(1, backend=engine).run(behaviours.draws_of_a_loop, rows)[0]
+    two = assert_same_on_all_replicas(replica_pool(2, backend=engine).run(behaviours.draws_of_a_loop, rows))
+    assert 0.4 < one["seeded"].mean() < 0.6
+    np.testing.assert_array_equal(one["seeded"], two["seeded"])
+    first, second = two["unseeded"][:4], two["unseeded"][4:]
+    assert (first != second).mean() > 0.3
+
+
+@on_both_engines
 @pytest.mark.parametrize("kind", ["tf_data", "loader", "arrays"])
 def test_each_row_is_used_exactly_once_an_epoch_also_when_nobody_seeded_the_shuffle(
     engine: str, kind: str, replica_pool: Any

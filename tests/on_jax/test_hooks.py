@@ -114,6 +114,17 @@ def export() -> None:
 
 
 Use = Callable[[], None]
+
+
+def drawing(name: str, *parameters: float) -> Use:
+    """Draw two numbers by one of Keras's functions."""
+
+    def use() -> None:
+        getattr(keras.random, name)((2,), *parameters, seed=keras.random.SeedGenerator(1))
+
+    return use
+
+
 USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.__init__": (classifier,),
     "Variable.__init__": (classifier,),
@@ -141,6 +152,14 @@ USES: dict[str, tuple[Use, ...]] = {
     "BaseOptimizer.apply": (fit,),
     "LossScaleOptimizer.apply": (apply_scaled,),
     "random.draw_seed": (fit, draw),
+    "random.uniform": (drawing("uniform"),),
+    "random.normal": (drawing("normal"),),
+    "random.randint": (drawing("randint", 0, 9),),
+    "random.truncated_normal": (drawing("truncated_normal"),),
+    "random.gamma": (drawing("gamma", 1.0),),
+    "random.beta": (drawing("beta", 1.0, 1.0),),
+    "random.binomial": (drawing("binomial", 3.0, 0.5),),
+    "random.dropout": (fit,),
     "BatchNormalization.__init__": (normalize,),
     "BatchNormalization.call": (normalize, fit, predict),
 }

@@ -22,6 +22,7 @@ __all__ = [
     "has_distributed",
     "local",
     "regroup",
+    "rows_of_batch",
 ]
 
 _FIX = (
@@ -86,18 +87,19 @@ class DistributedValues:
     (1.0, 2.0)
     """
 
-    __slots__ = ("_replica_ids", "_stack", "_values")
+    __slots__ = ("_replica_ids", "_rows", "_stack", "_values")
 
     def __init__(self, values: Sequence[Any], replica_ids: Sequence[int] | None = None) -> None:
         self._values: tuple[Any, ...] | None = tuple(values)
         self._replica_ids = tuple(range(len(self._values))) if replica_ids is None else tuple(replica_ids)
         self._stack: Stack | None = None
+        self._rows: tuple[tuple[int, int, int], ...] | None = None
 
     @classmethod
     def of_stack(cls, stack: Stack, replica_ids: Sequence[int]) -> Self:
         """The values in `stack`, of which this process holds those of the replicas `replica_ids`."""
         made = cls.__new__(cls)
-        made._values, made._replica_ids, made._stack = None, tuple(replica_ids), stack
+        made._values, made._replica_ids, made._stack, made._rows = None, tuple(replica_ids), stack, None
         return made
 
     @property
@@ -122,6 +124,18 @@ class DistributedValues:
     def stack(self) -> Stack | None:
         """All replicas' values in one piece, where an engine keeps them so (not in `tf.distribute`)."""
         return self._stack
+
+    @property
+    def rows(self) -> tuple[tuple[int, int, int], ...] | None:
+        """Which rows of a global batch each value has: the first, how many, and of how many (not in `tf.distribute`).
+
+        None where the values are no parts of a global batch.
+        """
+        return self._rows
+
+    def keep_rows(self, rows: tuple[tuple[int, int, int], ...]) -> None:
+        """Remember which rows of a global batch the values have (not in `tf.distribute`)."""
+        self._rows = rows
 
     def keep_stack(self, stack: Stack) -> None:
         """Remember a stack made of the values (not in `tf.distribute`)."""
@@ -185,6 +199,14 @@ def has_distributed(structure: Any) -> bool:
     if isinstance(structure, DistributedValues):
         return True
     return nest.is_nested(structure) and any(isinstance(leaf, DistributedValues) for leaf in nest.flatten(structure))
+
+
+def rows_of_batch(structure: Any) -> tuple[tuple[int, int, int], ...] | None:
+    """Which rows of the global batch the local replicas have, as the first value that knows says."""
+    if not has_distributed(structure):
+        return None
+    leaves = (leaf for leaf in nest.flatten(structure) if isinstance(leaf, DistributedValues))
+    return next((leaf.rows for leaf in leaves if leaf.rows is not None), None)
 
 
 def local(structure: Any, index: int, num_local: int) -> Any:

@@ -16,12 +16,26 @@ from stratagem.data._spec import empty_like, num_rows, rows_of
 from stratagem.data._split import Share, share_of
 from stratagem.errors import ArgumentTypeError, ReplicaFailedError
 
-__all__ = ["Feed", "Job", "OwnFeed", "Place", "RowFeed", "SharedFeed", "Steps", "pieces", "sets_of"]
+__all__ = ["BatchParts", "Feed", "Job", "OwnFeed", "Place", "RowFeed", "SharedFeed", "Steps", "pieces", "sets_of"]
 
 _BLOCK_STEPS = 8  # that workers agree on at once, where nobody knows how many there will be
 
 Parts = list[Any]  # one element for each replica of a process, or of a worker, in order
 Steps = Callable[[], Iterator[Parts]]
+
+
+class BatchParts(list[Any]):
+    """The parts of one global batch.
+
+    Args:
+        batch: The rows of it that are here.
+        begin: The number of the first of them.
+        shares: Which rows each part gets.
+    """
+
+    def __init__(self, batch: Any, begin: int, shares: Sequence[Share]) -> None:
+        super().__init__(rows_of(batch, share.start - begin, share.stop - begin) for share in shares)
+        self.shares = shares
 
 
 @dataclass(frozen=True)
@@ -113,8 +127,7 @@ class RowFeed(Feed):
     def _parts(self, read: Iterator[Any], steps: deque[list[Share]]) -> Iterator[Parts]:
         for mine in read:
             shares = steps.popleft()
-            begin = shares[0].start
-            yield [rows_of(mine, share.start - begin, share.stop - begin) for share in shares]
+            yield BatchParts(mine, shares[0].start, shares)
 
 
 @dataclass(frozen=True)
@@ -152,7 +165,7 @@ class SharedFeed(Feed):
                     fix="batch the data set: dataset.batch(global_batch_size)",
                 )
             shares = [share_of(replica, self.place.num_replicas, rows) for replica in self.place.local_ids]
-            yield [rows_of(batch, share.start, share.stop) for share in shares]
+            yield BatchParts(batch, 0, shares)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from stratagem._core import nest, values
-from stratagem._core.values import PerReplica
-from stratagem.data._feeds import Feed, Place
+from stratagem._core.values import DistributedValues, PerReplica
+from stratagem.data._feeds import BatchParts, Feed, Place
 from stratagem.data._policy import ShardReport
 from stratagem.data._prefetch import Ahead
 from stratagem.data._spec import PerReplicaSpec, TensorSpec, spec_of
@@ -66,9 +66,18 @@ class Element:
         """One element out of the local replicas' parts."""
         if self._plain:
             return nest.map_structure(self._placed, parts[0])
-        return values.regroup(parts, self._engine.local_replica_ids, self._joined, keep_none=True)
+        joined = self._joined
+        if isinstance(parts, BatchParts):
+            rows = tuple((share.start, share.rows, share.global_rows) for share in parts.shares)
 
-    def _joined(self, leaves: Sequence[Any], replica_ids: Sequence[int]) -> Any:
+            def joined(leaves: Sequence[Any], replica_ids: Sequence[int]) -> DistributedValues:
+                made = self._joined(leaves, replica_ids)
+                made.keep_rows(rows)
+                return made
+
+        return values.regroup(parts, self._engine.local_replica_ids, joined, keep_none=True)
+
+    def _joined(self, leaves: Sequence[Any], replica_ids: Sequence[int]) -> DistributedValues:
         if not self._to_device or any(_on_host(leaf) for leaf in leaves):
             return PerReplica(leaves, replica_ids)
         if len({tuple(leaf.shape) for leaf in leaves if hasattr(leaf, "shape")}) == 1:

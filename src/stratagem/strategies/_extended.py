@@ -135,10 +135,12 @@ class StrategyExtended(ABC):
         ids = self.engine.local_replica_ids
         point = _merge_point(ids)
         replicas = self._contexts_meeting_at(point)
+        rows = values.rows_of_batch((tuple(args), dict(kwargs)))
         failures: list[BaseException] = []
 
         def call(local: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-            with contexts.entered(contexts.Context(self._container, replicas[local])):
+            context = contexts.Context(self._container, replicas[local], rows=None if rows is None else rows[local])
+            with contexts.entered(context):
                 return fn(*args, **kwargs)
 
         count = len(ids)

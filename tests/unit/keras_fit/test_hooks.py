@@ -170,6 +170,16 @@ def pool_the_average(_: Path) -> None:
 
 Use = Callable[[Path], None]
 
+
+def drawing(name: str, *parameters: float) -> Use:
+    """Draw two numbers by one of Keras's functions."""
+
+    def use(_: Path) -> None:
+        getattr(keras.random, name)((2,), *parameters, seed=keras.random.SeedGenerator(1))
+
+    return use
+
+
 # Public ways to each hook.
 USES: dict[str, tuple[Use, ...]] = {
     "TorchEpochIterator._get_iterator": (fit, evaluate, predict),
@@ -199,6 +209,14 @@ USES: dict[str, tuple[Use, ...]] = {
     "LossScaleOptimizer.apply": (apply_scaled,),
     "Adam._parallel_update_step": (apply,),
     "random.draw_seed": (draw, drop_out, fit),
+    "random.uniform": (drawing("uniform"),),
+    "random.normal": (drawing("normal"),),
+    "random.randint": (drawing("randint", 0, 9),),
+    "random.truncated_normal": (drawing("truncated_normal"),),
+    "random.gamma": (drawing("gamma", 1.0),),
+    "random.beta": (drawing("beta", 1.0, 1.0),),
+    "random.binomial": (drawing("binomial", 3.0, 0.5),),
+    "random.dropout": (drop_out,),
     "BatchNormalization.__init__": (make_a_batch_normalization,),
     "BatchNormalization.call": (normalize, fit, predict),
     "nn._transpose_spatial_inputs": (

@@ -20,6 +20,7 @@ from stratagem.engines.base import Capabilities, Engine, Tensor
 from stratagem.engines.torch import _autograd, _connection, _devices, _memory
 from stratagem.engines.torch._connection import Connection
 from stratagem.engines.torch._local import LocalTransport
+from stratagem.engines.torch._random_state import RunRandomState
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import ArgumentTypeError, LaunchError
 
@@ -39,6 +40,7 @@ class TorchEngine(Engine):
         self._transport: Transport = self._alone
         self._device = torch.device("cpu")
         self._connected_devices: tuple[str, ...] | None = None
+        self._run_random_state: RunRandomState | None = None
         self._options = CommunicationOptions()
 
     @property
@@ -78,6 +80,8 @@ class TorchEngine(Engine):
         here = _devices.torch_device(devices[self._transport.rank])
         self._device = here if self._in_cluster is None else self._in_cluster[1]
         self._connected_devices = tuple(devices)
+        alone = self._transport.world_size == 1
+        self._run_random_state = None if alone else RunRandomState(self._transport.rank, self._device)
 
     def join(self, cluster: Cluster) -> None:
         if self._in_cluster is not None:
@@ -106,7 +110,7 @@ class TorchEngine(Engine):
             _connection.disconnect(self._joined)
             atexit.unregister(self.disconnect)
             state.mark_disconnected()
-        self._joined = self._connected_devices = None
+        self._joined = self._connected_devices = self._run_random_state = None
         self._transport = self._alone
 
     @property
@@ -145,7 +149,10 @@ class TorchEngine(Engine):
         self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
     ) -> tuple[T, ...]:
         with self._transport.in_run():
-            return (fn(*args[0], **kwargs[0]),)
+            if self._run_random_state is None:
+                return (fn(*args[0], **kwargs[0]),)
+            with self._run_random_state:
+                return (fn(*args[0], **kwargs[0]),)
 
     def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
         return torch.compile(fn) if jit_compile else fn

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random states of Python, numpy and torch, kept the same in every process of a job."""
+"""The random states of Python, numpy and torch: the same in every process of a job, but for what a replica draws."""
 
 from __future__ import annotations
+
+import zlib
 
 import torch
 
@@ -21,3 +23,52 @@ def share_random_state(transport: Transport) -> None:
             common, torch_state = states
             put_random_states(common)
             torch.set_rng_state(torch_state)
+
+
+# Odd and without pattern, so that replicas' streams don't meet.
+STRIDE = 0x9E3779B1
+
+
+class RunRandomState:
+    """Around a function that `strategy.run` runs: torch's random state inside, a stream for each replica.
+
+    The streams are drawn from the state outside, which is the same in every process and stays so: it moves on by one
+    number where the function drew any.
+
+    Args:
+        replica: This replica's number.
+        device: Where it computes.
+    """
+
+    def __init__(self, replica: int, device: torch.device) -> None:
+        self._replica = replica
+        self._device = device
+        self._common = self._own = torch.default_generator.get_state()
+        self._outside = self._before = b""
+        self._cuda_seed: int | None = None
+
+    def __enter__(self) -> None:
+        self._common = torch.default_generator.get_state()
+        outside = self._common.numpy().tobytes()
+        if outside != self._outside:
+            self._outside = outside
+            self._own = torch.Generator().manual_seed(self._mixed(zlib.crc32(outside))).get_state()
+            self._before = self._own.numpy().tobytes()
+        if self._device.type == "cuda":
+            self._part_on_cuda()
+        torch.default_generator.set_state(self._own)
+
+    def __exit__(self, *_failure: object) -> None:
+        after = torch.default_generator.get_state()
+        torch.default_generator.set_state(self._common)
+        if after.numpy().tobytes() != self._before:
+            torch.rand(())
+
+    def _part_on_cuda(self) -> None:
+        # A device belongs to one process, and nothing outside the function has to be drawn there as elsewhere.
+        if torch.cuda.initial_seed() != self._cuda_seed:
+            self._cuda_seed = self._mixed(torch.cuda.initial_seed())
+            torch.cuda.manual_seed(self._cuda_seed)
+
+    def _mixed(self, seed: int) -> int:
+        return (seed + self._replica * STRIDE) & 0xFFFFFFFF

@@ -13,11 +13,9 @@ import torch
 from keras.random import SeedGenerator
 
 from stratagem._core import contexts
+from stratagem.engines.torch._random_state import STRIDE
 from stratagem.keras_fit import _step
 from stratagem.keras_fit._draws import Rows, is_for_all
-
-# Odd and without pattern, so that replicas' streams don't meet.
-_STRIDE = 0x9E3779B1
 
 
 def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
@@ -30,7 +28,7 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
     if replica == 0 or not isinstance(seed, SeedGenerator):
         return drawn
     first, second = (int(word) for word in drawn)
-    return (first + replica * _STRIDE) & 0xFFFFFFFF, second
+    return (first + replica * STRIDE) & 0xFFFFFFFF, second
 
 
 def rows_here() -> Rows | None:
@@ -97,7 +95,7 @@ class ReplicaRandomState:
             return
         common = torch.get_rng_state()
         if self._own is None:
-            seed = (zlib.crc32(common.numpy().tobytes()) + self._replica * _STRIDE) & 0xFFFFFFFF
+            seed = (zlib.crc32(common.numpy().tobytes()) + self._replica * STRIDE) & 0xFFFFFFFF
             self._own = torch.Generator().manual_seed(seed).get_state()
             if self._device.type == "cuda":
                 torch.cuda.manual_seed(seed)
