@@ -140,6 +140,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.make_train_function": (fit, train_on_batch),
     "JAXTrainer.make_test_function": (evaluate, evaluate_a_batch),
     "JAXTrainer.make_predict_function": (predict, predict_on_batch),
+    "data_adapters.get_data_adapter": (fit, evaluate, predict),
     "JAXEpochIterator._get_iterator": (fit, evaluate, predict),
     "EpochIterator._enumerate_iterator": (fit, evaluate, predict),
     "Model.save": (save,),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,19 @@ from stratagem.data._spec import empty_like, num_rows, rows_of
 from stratagem.data._split import Share, share_of
 from stratagem.errors import ArgumentTypeError, ReplicaFailedError
 
-__all__ = ["BatchParts", "Feed", "Job", "OwnFeed", "Place", "RowFeed", "SharedFeed", "Steps", "pieces", "sets_of"]
+__all__ = [
+    "BatchParts",
+    "Divided",
+    "Feed",
+    "Job",
+    "OwnFeed",
+    "Place",
+    "RowFeed",
+    "SharedFeed",
+    "Steps",
+    "pieces",
+    "sets_of",
+]
 
 _BLOCK_STEPS = 8  # that workers agree on at once, where nobody knows how many there will be
 
@@ -28,14 +40,35 @@ class BatchParts(list[Any]):
     """The parts of one global batch.
 
     Args:
-        batch: The rows of it that are here.
-        begin: The number of the first of them.
-        shares: Which rows each part gets.
+        parts: In order.
+        shares: Which rows of the batch each part has.
     """
 
-    def __init__(self, batch: Any, begin: int, shares: Sequence[Share]) -> None:
-        super().__init__(rows_of(batch, share.start - begin, share.stop - begin) for share in shares)
+    def __init__(self, parts: Iterable[Any], shares: Sequence[Share]) -> None:
+        super().__init__(parts)
         self.shares = shares
+
+    @classmethod
+    def cut(cls, batch: Any, begin: int, shares: Sequence[Share]) -> BatchParts:
+        """Those of the rows `batch`, of which the first is number `begin` of the global batch."""
+        return cls((rows_of(batch, share.start - begin, share.stop - begin) for share in shares), shares)
+
+
+class Divided(ABC):
+    """A data set of which each replica has a part: what layers below strategies see of a `DistributedDataset`."""
+
+    @abstractmethod
+    def parts(self, start: int) -> tuple[Iterator[Parts], bool]:
+        """A pass without its first `start` steps, as `Feed.open` returns it, before anything goes to a device."""
+
+    @abstractmethod
+    def cardinality(self) -> int:
+        """Steps of a pass: -1 for one without an end, -2 if nobody knows, as `tf.data` counts."""
+
+    @property
+    @abstractmethod
+    def num_replicas(self) -> int:
+        """Over all processes."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +160,7 @@ class RowFeed(Feed):
     def _parts(self, read: Iterator[Any], steps: deque[list[Share]]) -> Iterator[Parts]:
         for mine in read:
             shares = steps.popleft()
-            yield BatchParts(mine, shares[0].start, shares)
+            yield BatchParts.cut(mine, shares[0].start, shares)
 
 
 @dataclass(frozen=True)
@@ -165,7 +198,7 @@ class SharedFeed(Feed):
                     fix="batch the data set: dataset.batch(global_batch_size)",
                 )
             shares = [share_of(replica, self.place.num_replicas, rows) for replica in self.place.local_ids]
-            yield BatchParts(batch, 0, shares)
+            yield BatchParts.cut(batch, 0, shares)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,14 @@ INTERNALS = (
         "arrays are cut by index; everything else is read by the chief, and read again to go on after a stop",
     ),
     Internal(
+        "keras.src.trainers.data_adapters.data_adapter", "DataAdapter", "what Keras's loops take their batches from"
+    ),
+    Internal(
+        "keras.src.trainers.data_adapters.data_adapter_utils",
+        "class_weight_to_sample_weights",
+        "class weights mean on a divided data set what they mean on any other",
+    ),
+    Internal(
         "keras.src.trainers.data_adapters.generator_data_adapter",
         "GeneratorDataAdapter",
         "a generator can't be opened again for its earlier passes",

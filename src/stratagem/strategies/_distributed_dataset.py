@@ -12,7 +12,7 @@ import numpy as np
 
 from stratagem._core import nest, values
 from stratagem._core.values import DistributedValues, PerReplica
-from stratagem.data._feeds import BatchParts, Feed, Place
+from stratagem.data._feeds import BatchParts, Divided, Feed, Parts, Place
 from stratagem.data._policy import ShardReport
 from stratagem.data._prefetch import Ahead
 from stratagem.data._spec import PerReplicaSpec, TensorSpec, spec_of
@@ -174,7 +174,7 @@ class DistributedIterator(Iterator[Any]):
         self._done = state["steps"]
 
 
-class DistributedDataset(Iterable[Any]):
+class DistributedDataset(Divided, Iterable[Any]):
     """A data set whose elements hold a part for each replica: `tf.distribute.DistributedDataset`.
 
     Strategies make it. To iterate again begins a new pass.
@@ -240,13 +240,22 @@ class DistributedDataset(Iterable[Any]):
         """How it is divided among the workers (not in `tf.distribute`)."""
         return self._report()
 
-    def open(self, start: int) -> Iterator[Any]:
-        """The elements of a pass without the first `start` ones (not in `tf.distribute`)."""
+    @property
+    def num_replicas(self) -> int:
+        """Over all processes (not in `tf.distribute`)."""
+        return self._num_replicas
+
+    def parts(self, start: int) -> tuple[Iterator[Parts], bool]:
+        """The replicas' parts of a pass, on the host (not in `tf.distribute`)."""
         report = self._report()
         if not self._told and report.num_workers > 1:
             _logger.info("%s", report)
         self._told = True
-        steps, can_run_ahead = self._feed.open(start)
+        return self._feed.open(start)
+
+    def open(self, start: int) -> Iterator[Any]:
+        """The elements of a pass without the first `start` ones (not in `tf.distribute`)."""
+        steps, can_run_ahead = self.parts(start)
         elements = map(self.element.of, steps)
         # On their devices before they are asked for.
         return Ahead(elements, self._depth) if can_run_ahead else elements

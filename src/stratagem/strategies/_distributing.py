@@ -21,6 +21,7 @@ from stratagem.strategies._distributed_dataset import DistributedDataset, Elemen
 __all__ = ["distribute", "distribute_from_function"]
 
 _PER_REPLICA = InputReplicationMode.PER_REPLICA
+_Said = tuple[int | None, Any]  # of a worker: the steps of its pass, if it knows, and the spec of an element
 
 
 def distribute(
@@ -71,49 +72,60 @@ def distribute_from_function(
     ids = range(first, first + place.per_worker) if per_replica else [place.worker]
     count = place.num_replicas if per_replica else place.num_workers
     job = EngineJob(engine, place)
-    sources = _made(
-        lambda: [source_of(make(InputContext(count, number, place.num_replicas))) for number in ids], place, job
+    sources, said = _made(
+        lambda: [source_of(make(InputContext(count, number, place.num_replicas))) for number in ids],
+        lambda sources: (_num_steps(sources, per_replica, place), sources[0].element_spec),
+        place,
+        job,
     )
+    num_steps = said[place.worker][0]
+    known = [steps for steps, _ in said if steps is not None]
+    longest = max(known) if len(known) == len(said) else None
 
     def steps() -> Any:
         if per_replica:
             return _together([source.batches(0) for source in sources])
         return sets_of(sources[0].batches(0), place.per_worker)
 
-    num_steps = _num_steps(sources, per_replica, place)
     depth = options.experimental_per_replica_buffer_size
     feed = OwnFeed(steps, num_steps, place, job, depth)
     reason = "each replica has a data set of its own" if per_replica else "each worker has a data set of its own"
 
     def report() -> ShardReport:
-        known = num_steps if place.num_workers == 1 else None
-        return ShardReport(AutoShardPolicy.OFF, reason, "what the function makes", place.num_workers, None, known)
+        return ShardReport(AutoShardPolicy.OFF, reason, "what the function makes", place.num_workers, None, longest)
 
-    spec = sources[0].element_spec if sources and place.num_workers == 1 else None
+    spec = said[0][1] if place.num_workers == 1 else None
     return DistributedDataset(feed, _element(engine, place, options, wraps), spec, report, place.num_replicas, depth)
 
 
-def _made(make: Callable[[], list[Source]], place: Place, job: EngineJob) -> list[Source]:
-    """What `make` makes, where this process reads for its worker; its failure on one worker is one on all.
+def _made(
+    make: Callable[[], list[Source]], describe: Callable[[list[Source]], _Said], place: Place, job: EngineJob
+) -> tuple[list[Source], list[_Said]]:
+    """What `make` makes, where this process reads for its worker, and what `describe` says of it on each worker.
+
+    A failure on one worker is one on all.
 
     Raises:
         ReplicaFailedError: it failed on another worker.
     """
     sources: list[Source] = []
     error: Exception | None = None
+    mine: Any = None
     if place.leads:
         try:
             sources = make()
+            mine = describe(sources)
         except Exception as caught:  # noqa: BLE001 - raised again once the others know
             error = caught
+    said = [(None, mine)]
     if not place.is_alone:
-        said = job.say(None if error is None else f"{type(error).__name__}: {error}")
-        if error is None and any(said):
-            worker = next(worker for worker, problem in enumerate(said) if problem)
-            raise ReplicaFailedError(f"worker {worker} could not make its data set: {said[worker]}")
+        said = job.say((None if error is None else f"{type(error).__name__}: {error}", mine))
     if error is not None:
         raise error
-    return sources
+    for worker, (problem, _) in enumerate(said):
+        if problem:
+            raise ReplicaFailedError(f"worker {worker} could not make its data set: {problem}")
+    return sources, [theirs for _, theirs in said]
 
 
 def _feed(

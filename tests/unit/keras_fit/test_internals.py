@@ -227,6 +227,15 @@ def _training_begins_where_it_is_told() -> None:
     assert model.fit(X, Y, epochs=5, verbose=0).epoch == [3, 4]
 
 
+@check("keras.src.trainers.data_adapters.data_adapter_utils", "class_weight_to_sample_weights")
+def class_weight_to_sample_weights() -> None:
+    from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights
+
+    weights = {0: 0.5, 1: 3.0}
+    assert class_weight_to_sample_weights(np.array([1, 0, 2]), weights).tolist() == [3.0, 0.5, 1.0]
+    assert class_weight_to_sample_weights(np.eye(2), weights).tolist() == [0.5, 3.0]
+
+
 @check("keras.src.trainers.data_adapters.generator_data_adapter", "GeneratorDataAdapter")
 def _generators_have_an_adapter_of_their_own() -> None:
     from keras.src.trainers import data_adapters

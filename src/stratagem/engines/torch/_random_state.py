@@ -32,8 +32,8 @@ STRIDE = 0x9E3779B1
 class RunRandomState:
     """Around a function that `strategy.run` runs: torch's random state inside, a stream for each replica.
 
-    The streams are drawn from the state outside, which is the same in every process and stays so: it moves on by one
-    number where the function drew any.
+    A stream begins from the state outside, which is the same in every process and stays so, and goes on from call to
+    call until the program draws outside, or sets a seed.
 
     Args:
         replica: This replica's number.
@@ -43,26 +43,25 @@ class RunRandomState:
     def __init__(self, replica: int, device: torch.device) -> None:
         self._replica = replica
         self._device = device
-        self._common = self._own = torch.default_generator.get_state()
-        self._outside = self._before = b""
+        self._outside = self._own = torch.default_generator.get_state()
+        self._left = b""
         self._cuda_seed: int | None = None
 
     def __enter__(self) -> None:
-        self._common = torch.default_generator.get_state()
-        outside = self._common.numpy().tobytes()
-        if outside != self._outside:
-            self._outside = outside
+        self._outside = torch.default_generator.get_state()
+        outside = self._outside.numpy().tobytes()
+        if outside != self._left:
             self._own = torch.Generator().manual_seed(self._mixed(zlib.crc32(outside))).get_state()
-            self._before = self._own.numpy().tobytes()
         if self._device.type == "cuda":
             self._part_on_cuda()
         torch.default_generator.set_state(self._own)
 
     def __exit__(self, *_failure: object) -> None:
-        after = torch.default_generator.get_state()
-        torch.default_generator.set_state(self._common)
-        if after.numpy().tobytes() != self._before:
-            torch.rand(())
+        self._own = torch.default_generator.get_state()
+        torch.default_generator.set_state(self._outside)
+        # Whether this replica drew or not: one without rows may not have. Then a seed that is set again is seen.
+        torch.rand(())
+        self._left = torch.default_generator.get_state().numpy().tobytes()
 
     def _part_on_cuda(self) -> None:
         # A device belongs to one process, and nothing outside the function has to be drawn there as elsewhere.

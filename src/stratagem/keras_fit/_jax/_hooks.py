@@ -17,6 +17,7 @@ from keras.src.backend.jax import random as jax_random
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.trainers import data_adapters
 from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.trainers.trainer import Trainer
 
@@ -25,7 +26,8 @@ from stratagem.engines.jax import JaxEngine
 from stratagem.engines.jax._tracing import in_replica_trace
 from stratagem.engines.jax._variables import Access, use_access
 from stratagem.errors import ContextError, JobMismatchError
-from stratagem.keras_fit import _attachment, _callbacks, _draws, _resume, _synchronized, _variable
+from stratagem.keras_fit import _attachment, _callbacks, _divided, _draws, _resume, _synchronized, _variable
+from stratagem.keras_fit._divided import DividedData
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._jax import _ahead_of_time, _batch_normalization, _losses, _masks, _optimizers, _saving, _seeds
 from stratagem.keras_fit._jax._placement import ahead
@@ -112,6 +114,11 @@ def _get_iterator(original: Callable[..., Any], epoch_iterator: Any) -> Iterator
     return _resume.opened(open_pass, adapter)
 
 
+def _get_data_adapter(original: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    divided = _divided.adapted(DividedData if _running and _running[-1] else None, x, *args, **kwargs)
+    return original(x, *args, **kwargs) if divided is None else divided
+
+
 def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
     if _attachment.strategy_of(model) is None:
         return original(model, filepath, *args, **kwargs)
@@ -146,6 +153,7 @@ HOOKS = Hooks(
             for kind in ("train", "test", "predict")
         ),
         *(Hook(JAXTrainer, name, _state, _COPIES) for name in ("_get_jax_state", "jax_state_sync")),
+        Hook(data_adapters, "get_data_adapter", _get_data_adapter, "a data set divided among replicas"),
         Hook(JAXEpochIterator, "_get_iterator", _get_iterator, "rows go to the replica that computes on them"),
         Hook(
             EpochIterator,

@@ -20,7 +20,9 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from stratagem.engines._random_state import put_random_states, random_states
 from stratagem.engines.jax import JaxEngine
 from stratagem.errors import JobMismatchError, ReplicaFailedError
+from stratagem.keras_fit._divided import DividedData
 from stratagem.keras_fit._fingerprint import fingerprint, warn_of_other_data
+from stratagem.keras_fit._jax import _divided
 from stratagem.keras_fit._jax._resume import batches_after
 
 _CHIEF = 0
@@ -44,6 +46,8 @@ def batches_of(
         count: How many batches to leave out at the beginning; those of arrays are not read.
         begin: Called before the first of them is read, or its order drawn.
     """
+    if isinstance(adapter, DividedData):
+        return _divided.batches_of(engine, adapter, count, begin)
     batches = _batches_of(engine, adapter, count, begin)
     if not count or engine.replicas.on_cpu:
         return batches

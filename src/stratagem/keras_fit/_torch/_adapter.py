@@ -9,7 +9,7 @@ and each replica takes its rows of what the chief read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from keras import tree
@@ -26,6 +26,14 @@ from stratagem.keras_fit._rows import num_rows
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut
 
 _CHIEF = 0
+
+
+class OwnBatches(Protocol):
+    """What can be asked for a replica's parts of the batches."""
+
+    def batches(self, count: int = 0, begin: Callable[[], None] = lambda: None) -> Iterator[Any]:
+        """Those of one pass without the first `count`; `begin` is called before they are read."""
+        ...
 
 
 class ReplicaDataAdapter(DataAdapter):
@@ -56,7 +64,7 @@ class ReplicaDataAdapter(DataAdapter):
             warn_of_other_data(transport.rank, [theirs.matches(everyones[_CHIEF]) for theirs in everyones])
 
     def get_torch_dataloader(self) -> Any:
-        return _Batches(self)
+        return Batches(self)
 
     @property
     def num_batches(self) -> int | None:
@@ -146,10 +154,10 @@ def batches_after(batch_sampler: Iterable[Any], count: int, begin: Callable[[], 
     return batches
 
 
-class _Batches:
+class Batches:
     """What Keras takes for a loader: each iteration is one pass over the data."""
 
-    def __init__(self, adapter: ReplicaDataAdapter) -> None:
+    def __init__(self, adapter: OwnBatches) -> None:
         self._adapter = adapter
 
     def __iter__(self) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from keras.src.trainers.trainer import Trainer
 
 from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
-from stratagem.keras_fit import _attachment, _callbacks, _draws, _resume, _synchronized, _variable
+from stratagem.keras_fit import _attachment, _callbacks, _divided, _draws, _resume, _synchronized, _variable
 from stratagem.keras_fit._hook import Hook, Hooks
 from stratagem.keras_fit._torch import (
     _adam,
@@ -96,9 +96,13 @@ def _make_function(kind: str) -> Callable[..., Any]:
     return make
 
 
-def _get_data_adapter(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    adapter = original(*args, **kwargs)
-    return _running[-1].adapt(adapter) if _running else adapter
+def _get_data_adapter(original: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    runner = _running[-1] if _running else None
+    divided = _divided.adapted(None if runner is None else runner.divided, x, *args, **kwargs)
+    if divided is not None:
+        return divided
+    adapter = original(x, *args, **kwargs)
+    return adapter if runner is None else runner.adapt(adapter)
 
 
 def _save(original: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:

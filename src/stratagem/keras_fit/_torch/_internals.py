@@ -18,9 +18,6 @@ INTERNALS = (
     Internal("keras.optimizers.Adam", "_momentums", "first moments, to be updated in place"),
     Internal("keras.optimizers.Adam", "_velocities", "second moments, to be updated in place"),
     Internal(
-        "keras.src.trainers.data_adapters.data_adapter", "DataAdapter", "what Keras's loops take their batches from"
-    ),
-    Internal(
         "keras.src.trainers.data_adapters.torch_data_loader_adapter",
         "TorchDataLoaderAdapter",
         "a user's loader, from whose generators its order is drawn",

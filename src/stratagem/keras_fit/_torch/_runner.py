@@ -13,6 +13,7 @@ import torch
 from keras import tree
 
 from stratagem._core import env
+from stratagem.data._feeds import Divided
 from stratagem.data._split import Share
 from stratagem.engines import select
 from stratagem.engines.torch import TorchEngine
@@ -21,6 +22,7 @@ from stratagem.keras_fit._rows import num_rows
 from stratagem.keras_fit._step import Step
 from stratagem.keras_fit._torch._adapter import ReplicaDataAdapter
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, as_tensors, cut
+from stratagem.keras_fit._torch._divided import DividedBatches
 from stratagem.keras_fit._torch._seeds import ReplicaRandomState
 from stratagem.keras_fit._torch._steps import SingleSteps, Steps
 
@@ -72,9 +74,13 @@ class Runner:
 
     def adapt(self, adapter: Any) -> Any:
         """The replica's view of a data adapter that Keras made."""
-        if self._transport.world_size == 1 or isinstance(adapter, ReplicaDataAdapter):
+        if self._transport.world_size == 1 or isinstance(adapter, (ReplicaDataAdapter, DividedBatches)):
             return adapter
         return ReplicaDataAdapter(adapter, self._transport, self._ledger)
+
+    def divided(self, dataset: Divided, class_weight: Any) -> DividedBatches:
+        """The replica's view of a data set that is divided among the replicas."""
+        return DividedBatches(dataset, class_weight, self._transport, self._ledger)
 
     def prepare(self) -> None:
         """Make the steps, or make them anew if the model has changed; the model is built by now."""
