@@ -88,15 +88,14 @@ def train_with_backward(replicas: int, rows: int) -> dict[str, Any]:
 
 
 def train_module(replicas: int, rows: int) -> dict[str, Any]:
-    """Plain PyTorch: a torch.nn.Module, a torch optimizer, and the gradients summed over replicas by hand."""
+    """Plain PyTorch around a module that is made outside the scope: the gradients are summed over replicas by hand."""
     import torch
 
     import stratagem
 
     strategy = stratagem.MirroredStrategy() if replicas > 1 else stratagem.OneDeviceStrategy("CPU:0")
     x, y, weights = _regression(rows)
-    with strategy.scope():
-        module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
     with torch.no_grad():
         for parameter, value in zip(module.parameters(), weights, strict=True):
             parameter.copy_(torch.from_numpy(value.T if value.ndim == 2 else value))

@@ -20,6 +20,7 @@ from stratagem.engines.base import Capabilities, Engine, Tensor
 from stratagem.engines.torch import _autograd, _connection, _devices, _memory
 from stratagem.engines.torch._connection import Connection
 from stratagem.engines.torch._local import LocalTransport
+from stratagem.engines.torch._modules import Modules
 from stratagem.engines.torch._random_state import RunRandomState
 from stratagem.engines.torch._transport import Transport
 from stratagem.errors import ArgumentTypeError, LaunchError
@@ -38,6 +39,7 @@ class TorchEngine(Engine):
         self._joined: Connection | None = None
         self._in_cluster: tuple[Cluster, torch.device] | None = None
         self._transport: Transport = self._alone
+        self._modules: Modules | None = None
         self._device = torch.device("cpu")
         self._connected_devices: tuple[str, ...] | None = None
         self._run_random_state: RunRandomState | None = None
@@ -79,6 +81,8 @@ class TorchEngine(Engine):
         # In a cluster the devices of all hosts are counted through, and none of torch's has such a number.
         here = _devices.torch_device(devices[self._transport.rank])
         self._device = here if self._in_cluster is None else self._in_cluster[1]
+        if self._transport.world_size > 1 and (self._modules is None or self._modules.transport is not self._transport):
+            self._modules = Modules(self._transport)
         self._connected_devices = tuple(devices)
         alone = self._transport.world_size == 1
         self._run_random_state = None if alone else RunRandomState(self._transport.rank, self._device)
@@ -110,6 +114,9 @@ class TorchEngine(Engine):
             _connection.disconnect(self._joined)
             atexit.unregister(self.disconnect)
             state.mark_disconnected()
+        if self._modules is not None:
+            self._modules.close()
+        self._modules = None
         self._joined = self._connected_devices = self._run_random_state = None
         self._transport = self._alone
 
@@ -149,16 +156,24 @@ class TorchEngine(Engine):
         self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
     ) -> tuple[T, ...]:
         with self._transport.in_run():
-            if self._run_random_state is None:
+            if self._modules is None or self._run_random_state is None:
                 return (fn(*args[0], **kwargs[0]),)
-            with self._run_random_state:
+            with self._modules.in_run((args[0], kwargs[0])), self._run_random_state:
                 return (fn(*args[0], **kwargs[0]),)
 
     def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
         return torch.compile(fn) if jit_compile else fn
 
     def all_reduce(self, op: Reduction, values: Sequence[Sequence[Tensor]]) -> tuple[tuple[Tensor, ...], ...]:
+        if self._modules is not None and op is Reduction.SUM:
+            self._modules.note_all_reduce(values[0])
+            self.refuse_summed(values[0])
         return (_autograd.all_reduce(self._transport, op, values[0]),)
+
+    def refuse_summed(self, gradients: Sequence[Tensor]) -> None:
+        """Raise ArgumentError if one of `gradients`, which are about to be summed, was summed by `backward()`."""
+        if self._modules is not None:
+            self._modules.refuse_summed(gradients)
 
     def all_gather(self, values: Sequence[Sequence[Tensor]], axis: int) -> tuple[tuple[Tensor, ...], ...]:
         return (_autograd.all_gather(self._transport, values[0], axis),)

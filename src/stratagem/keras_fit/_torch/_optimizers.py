@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from stratagem._core import contexts, recorder
 from stratagem._core.enums import Reduction
 from stratagem.engines import select
+from stratagem.engines.torch._engine import TorchEngine
 from stratagem.keras_fit import _step
 
 _THREAD = threading.local()
@@ -45,7 +46,8 @@ def _sum_over_replicas(grads: list[Any]) -> list[Any]:
 
 def _sum(grads: list[Any], weight: float, counts: bool) -> list[Any]:
     """Sum of `weight * gradient`; None where no replica has a gradient."""
-    engine = select.engine()
+    engine = cast(TorchEngine, select.engine())
+    engine.refuse_summed([grad for grad in grads if grad is not None])
     has_gradient = [counts and grad is not None for grad in grads]
     kinds = engine.all_gather_objects([[None if grad is None else (grad.dtype, grad.shape) for grad in grads]])
     present = engine.to_tensor(torch.tensor(has_gradient, dtype=torch.int32))
