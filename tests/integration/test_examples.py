@@ -44,6 +44,17 @@ def test_the_custom_loop_prints_the_same_losses_for_any_number_of_replicas(engin
     assert printed[0][-1] < printed[0][0] / 2
 
 
+@pytest.mark.parametrize("engine", ["torch"])
+def test_the_loop_of_each_framework_learns_to_read_digits_as_on_one_device(engine: str) -> None:
+    done = run(EXAMPLES / f"custom_loop_{engine}.py", 2, engine)
+    assert done.returncode == 0, done.stderr
+    (accuracy,) = re.findall(r"accuracy on held back digits ([\d.]+)$", done.stdout, re.MULTILINE)
+    (difference,) = re.findall(r"weight from training on one device ([\d.e+-]+)$", done.stdout, re.MULTILINE)
+    assert float(accuracy) > 0.8
+    assert 0 < float(difference) < 1e-5
+    assert done.stdout.count("epoch 4: loss of the last batch") == 1
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_quickstart_runs(engine: str) -> None:
     done = run(EXAMPLES / "quickstart.py", 2, engine)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules of torch that a program makes in the scope of several replicas, and what `strategy.run` does for them.
 
-Before the first run all take the values of replica 0. In a run `backward()` sums the gradients, and after it the buffers
-are made equal. Keras's layers are modules too; Keras's optimizers and `keras_fit` see to those.
+Before the first run all take the values of replica 0. In a run `backward()` sums the gradients, and after it the
+buffers are made equal. Keras's layers are modules too; Keras's optimizers and `keras_fit` see to those.
 """
 
 from __future__ import annotations
