@@ -21,7 +21,7 @@ FLOORS = (
 )
 TOP = len(FLOORS) - 1
 
-FRAMEWORKS = ("torch", "keras", "jax", "tensorflow", "grain", "datasets", "pyarrow")
+FRAMEWORKS = ("torch", "keras", "jax", "flax", "tensorflow", "grain", "datasets", "pyarrow")
 FRAMEWORK_FLOORS = (
     "engines.torch",
     "engines.jax",

@@ -44,7 +44,7 @@ def test_the_custom_loop_prints_the_same_losses_for_any_number_of_replicas(engin
     assert printed[0][-1] < printed[0][0] / 2
 
 
-@pytest.mark.parametrize("engine", ["torch"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_loop_of_each_framework_learns_to_read_digits_as_on_one_device(engine: str) -> None:
     done = run(EXAMPLES / f"custom_loop_{engine}.py", 2, engine)
     assert done.returncode == 0, done.stderr

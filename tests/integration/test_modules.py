@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain modules of torch made in a scope train as on one device, with equal parameters and buffers on all replicas."""
+"""Modules of torch and Flax that are made in a scope train as on one device, and are the same on all replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from stratagem.data._split import share_of
 from stratagem.testing import ReplicaPool, assert_same_on_all_replicas
-from tests.integration import modules
+from tests.integration import modules, modules_flax
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 Pools = Callable[..., ReplicaPool]
@@ -94,3 +94,58 @@ def test_what_cannot_be_done_is_said(replica_pool: Pools) -> None:
     assert "weight [2, 6] torch.float32 in strategy.scope(), but replica 1 made it with" in first["different"]
     assert first["outside"].count("SGD changes 2 parameters in strategy.run() by gradients of this replica alone") == 1
     assert second["outside"] == ""
+
+
+def test_modules_of_flax_train_as_on_one_device_and_processes_start_from_the_chiefs_values(replica_pool: Pools) -> None:
+    for program, replicas in ((modules_flax.train, 2), (modules_flax.train_functionally, 4)):
+        (expected,) = replica_pool(1, backend="jax").run(program, 1)
+        (found,) = replica_pool(replicas, backend="jax").run(program, replicas)
+        assert_close(found, expected, f"{program.__name__} {replicas}")
+        if program is modules_flax.train:
+            pool = replica_pool(4, backend="jax", processes=2)
+            assert_close(assert_same_on_all_replicas(pool.run(program, 4, True)), expected, "jax in two processes")
+
+
+def test_replicas_share_the_statistics_of_flax_and_not_the_draws(replica_pool: Pools) -> None:
+    for replicas in (1, 2):
+        (found,) = replica_pool(replicas, backend="jax").run(modules_flax.keep, replicas)
+        x, _ = modules.data(16)
+        means, variances = np.zeros(6), np.ones(6)
+        for batch in (x[:8], x[8:]):
+            parts = np.split(batch, replicas)
+            means = 0.9 * means + 0.1 * np.mean([part.mean(axis=0) for part in parts], axis=0)
+            variances = 0.9 * variances + 0.1 * np.mean([part.var(axis=0) for part in parts], axis=0)
+        state = {name.replace("'", ""): value for name, value in found["state"].items()}
+        np.testing.assert_allclose(state["[0][norm][mean].value"], means, atol=1e-6)
+        np.testing.assert_allclose(state["[0][norm][var].value"], variances, atol=1e-6)
+        np.testing.assert_allclose(state["[0][last].value"], x[8:].mean(axis=0), atol=1e-6)
+        assert state["[0][steps].value"] == 2
+        np.testing.assert_array_equal(found["masks"], found["again"])
+        drawn = np.concatenate(found["masks"])
+        assert set(np.unique(drawn)) == {0.0, 2.0}
+        assert len(np.unique(drawn, axis=0)) == len(drawn) == 2 * replicas
+        first = found["masks"][0][0] if replicas == 1 else first  # noqa: F821
+        np.testing.assert_array_equal(found["masks"][0][0], first)
+
+
+def test_what_cannot_be_done_with_modules_of_flax_is_said(replica_pool: Pools) -> None:
+    (said,) = replica_pool(2, backend="jax").run(modules_flax.refuse)
+    assert said.pop("nothing") == "nothing"
+    for mistake, name in {
+        "closure": "model",
+        "container": "models",
+        "helper": "model",
+        "attribute": "model",
+        "itself": "model",
+        "method": "model",
+        "captured beside arguments": "model",
+    }.items():
+        assert f"TracingError: the function that strategy.run traces knows {name!r}" in said[mistake], mistake
+    for mistake in ("sow", "set"):
+        assert "has made a variable or set an attribute of a module of Flax" in said[mistake], mistake
+    assert "ArgumentTypeError: strategy.run was given nnx.metrics.Welford, a metric" in said["welford"]
+    assert "TracingError: @stratagem.function was given a module of Flax" in said["function"]
+    assert "TracingError: strategy.run was given a module of Flax inside @stratagem.function" in said["around"]
+    assert "ArgumentError: strategy.run has left Model['layer']['bias'] with another value" not in said["not summed"]
+    assert "ArgumentError: strategy.run has left Model['layer']['kernel'] with another value" in said["not summed"]
+    assert all("\n  fix: " in text for text in said.values())

@@ -136,6 +136,10 @@ class Engine(ABC):
     def is_tensor(self, value: object) -> bool:
         """Whether `value` is this framework's tensor, or something it holds as one (a Keras variable)."""
 
+    def opened(self, value: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """`value` in lists instead of in containers that only the framework knows, and what undoes that."""
+        return value, _itself
+
     @abstractmethod
     def to_tensor(self, value: object) -> Tensor:
         """`value` (a number, array, tensor or Keras variable) as a tensor on this process's device."""
@@ -249,3 +253,7 @@ class Engine(ABC):
     @abstractmethod
     def restore(self, variables: Sequence[Any], saved: Sequence[Tensor]) -> None:
         """Put values taken by `snapshot` back into `variables`."""
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -97,7 +97,10 @@ class ReplicaContext:
         op = _collectives.parse_op(reduce_op)
         _collectives.check_options(options)
         engine = self._strategy.extended.collectives
-        return self._together("all_reduce", value, lambda given: _collectives.reduce_in_replica(engine, op, given))
+        value, closed = self._strategy.extended.engine.opened(value)
+        return closed(
+            self._together("all_reduce", value, lambda given: _collectives.reduce_in_replica(engine, op, given))
+        )
 
     def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
         """Concatenate the `value` of all replicas along `axis`; every replica gets the result.
@@ -118,7 +121,10 @@ class ReplicaContext:
         self._require_current("all_gather")
         _collectives.check_options(options)
         engine = self._strategy.extended.collectives
-        return self._together("all_gather", value, lambda given: _collectives.gather_in_replica(engine, given, axis))
+        value, closed = self._strategy.extended.engine.opened(value)
+        return closed(
+            self._together("all_gather", value, lambda given: _collectives.gather_in_replica(engine, given, axis))
+        )
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

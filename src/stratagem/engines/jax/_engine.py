@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from stratagem._core import env, state
+from stratagem._core import env, nest, state
 from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
 from stratagem._core.values import DistributedValues
@@ -128,6 +129,13 @@ class JaxEngine(Engine):
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, (jax.Array, keras.Variable))
 
+    def opened(self, value: Any) -> tuple[Any, Callable[[Any], Any]]:
+        leaves = nest.flatten(value)
+        if all(leaf is None or jax.tree_util.all_leaves([leaf]) for leaf in leaves):
+            return super().opened(value)
+        parts, tree = jax.tree.flatten(value, is_leaf=lambda part: part is None)
+        return parts, functools.partial(jax.tree.unflatten, tree)
+
     def to_tensor(self, value: object) -> Tensor:
         if isinstance(value, keras.Variable):
             return value.value
@@ -171,7 +179,13 @@ class JaxEngine(Engine):
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], inside: ReplicaEntry
     ) -> Any:
         with self.naming_the_lost("strategy.run"):
-            return self._runner.run(self.replicas, fn, args, kwargs, inside)
+            from_chief = None if self.others is None else self._from_chief
+            return self._runner.run(self.replicas, fn, args, kwargs, inside, from_chief)
+
+    def _from_chief(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        plain = [_plain(array) for array in arrays]
+        taken = self.broadcast([plain] * len(self.local_replica_ids))[0]
+        return [_as(array, like) for array, like in zip(taken, arrays, strict=True)]
 
     def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
         return fn if jit_compile is False else self._runner.compiled(lambda: self.replicas, fn)
@@ -277,3 +291,13 @@ class JaxEngine(Engine):
 
 def _specs(column: Sequence[Tensor]) -> tuple[tuple[Any, tuple[int, ...]], ...]:
     return tuple((tensor.dtype, tensor.shape) for tensor in column)
+
+
+def _plain(array: Any) -> Any:
+    return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
+def _as(plain: Any, like: Any) -> Any:
+    if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return plain
+    return jax.random.wrap_key_data(plain, impl=jax.random.key_impl(like))

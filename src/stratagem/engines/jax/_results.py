@@ -54,13 +54,20 @@ class Results:
             return _Place(leaf.stack.replicas)
         if isinstance(leaf, keras.Variable):
             leaf = leaf.value
-        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and getattr(leaf.dtype, "kind", "") not in "USOMm":
+        if isinstance(leaf, jax.Array) or (
+            isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind not in "USOMm"
+        ):
             self.arrays.append(leaf)
             return _Place(None)
         if isinstance(leaf, DistributedValues):
             values = Results(list(leaf.values))
             self.arrays.extend(values.arrays)
             return _Several(type(leaf), leaf, values.without_arrays())
+        if leaf is not None and not jax.tree_util.all_leaves([leaf]):
+            parts, tree = jax.tree.flatten(leaf, is_leaf=lambda part: part is None)
+            inside = Results(parts)
+            self.arrays.extend(inside.arrays)
+            return _Container(tree, inside.without_arrays())
         return leaf
 
 
@@ -89,3 +96,14 @@ class _Several(_Place):
         return self._kind(
             [part.around(remaining) if isinstance(part, _Place) else part for part in self._parts._leaves], self._ids
         )
+
+
+class _Container(_Place):
+    """Where a container goes that jax knows and `nest` does not, such as a state of Flax."""
+
+    def __init__(self, tree: Any, parts: Results) -> None:
+        super().__init__(None)
+        self._tree, self._parts = tree, parts
+
+    def around(self, remaining: Any) -> Any:
+        return jax.tree.unflatten(self._tree, self._parts.filled(remaining))

@@ -15,16 +15,20 @@ from stratagem._core import contexts, nest
 from stratagem._core.values import DistributedValues, PerReplica, ReplicaVariable
 from stratagem.engines.base import ReplicaEntry
 from stratagem.engines.jax import _tracing
+from stratagem.engines.jax._flax import FromChief, ModuleArguments, ModuleTrace, has_modules, refuse_captured
+from stratagem.engines.jax._identity import unwrapped
 from stratagem.engines.jax._mesh import AXIS, Replicas
 from stratagem.engines.jax._results import Results
 from stratagem.engines.jax._scopes import Inner, innermost, mirrored_writes
 from stratagem.engines.jax._signature import AlreadyTraced
 from stratagem.engines.jax._stacks import ArrayStack, stack_of
 from stratagem.engines.jax._stateful import CompiledFunctions
+from stratagem.errors import TracingError
 
 __all__ = ["Runner"]
 
 _CALL = "strategy.run"
+_FUNCTION = "@stratagem.function"
 
 
 class Runner:
@@ -32,7 +36,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._runs = CompiledFunctions(_CALL)
-        self._functions = CompiledFunctions("@stratagem.function")
+        self._functions = CompiledFunctions(_FUNCTION)
 
     def run(
         self,
@@ -41,10 +45,15 @@ class Runner:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         inside: ReplicaEntry,
+        from_chief: FromChief | None = None,
     ) -> Any:
-        """`Engine.run_traced`."""
+        """`Engine.run_traced`; `from_chief` makes arrays of replica 0's process those of all processes."""
+        fn, args, kwargs = unwrapped(fn, tuple(args), dict(kwargs))
+        if has_modules((args, kwargs)):
+            return self._run_with_modules(replicas, fn, (args, kwargs), inside, from_chief)
 
         def through(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            refuse_captured(fn)
             return _on_replicas(replicas, fn, args, kwargs, inside)
 
         if innermost() is None:
@@ -54,10 +63,43 @@ class Runner:
                 pass
         return through(fn, tuple(args), dict(kwargs))
 
+    def _run_with_modules(
+        self,
+        replicas: Replicas,
+        fn: Callable[..., Any],
+        given: tuple[tuple[Any, ...], dict[str, Any]],
+        inside: ReplicaEntry,
+        from_chief: FromChief | None,
+    ) -> Any:
+        if innermost() is not None:
+            raise TracingError(
+                f"{_CALL} was given a module of Flax inside {_FUNCTION}, which would not see what becomes of it",
+                fix=f"call {_CALL} outside of it; the step is compiled there too",
+            )
+        traced: list[bool] = []
+
+        def through(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            kind, arrays, (args, kwargs) = args
+            refuse_captured(fn)
+            traced.append(True)
+            modules = ModuleTrace(kind, arrays, replicas)
+            return _on_replicas(replicas, fn, args, kwargs, inside, modules), modules.after
+
+        modules = ModuleArguments(given, replicas, from_chief)
+        packed = (modules.kind, modules.arrays, modules.rest)
+        result, arrays = self._runs.run(fn, packed, {}, replicas=replicas, through=through, owner=inside.owner)
+        modules.put(arrays, check=bool(traced))
+        return result
+
     def compiled(self, replicas: Callable[[], Replicas], fn: Callable[..., Any]) -> Callable[..., Any]:
         """`Engine.compiled`."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if has_modules((args, kwargs)):
+                raise TracingError(
+                    f"{_FUNCTION} was given a module of Flax, of which it would not see what becomes",
+                    fix=f"give it to {_CALL}, which compiles the step, or compile with nnx.jit",
+                )
             if innermost() is None:
                 context = contexts.current()
                 owner = None if context is None else context.strategy
@@ -75,7 +117,12 @@ def _plainly(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _on_replicas(
-    replicas: Replicas, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], inside: ReplicaEntry
+    replicas: Replicas,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inside: ReplicaEntry,
+    modules: ModuleTrace | None = None,
 ) -> Any:
     """Part of a trace: `fn` on each replica, its results per replica, the variables written."""
     if (around := innermost()) is not None:
@@ -88,25 +135,29 @@ def _on_replicas(
     scope = _ReplicaScope(replicas)
     traced: list[Results] = []
 
-    def body(wholes: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+    def body(wholes: list[jax.Array]) -> tuple[list[jax.Array], tuple[list[jax.Array], list[jax.Array]]]:
         mine = list(leaves)
         for n, whole in zip(own, wholes, strict=True):
             mine[n] = whole[0]
         args, kwargs = jax.tree.unflatten(tree, mine)
         with _tracing.tracing_replica(replicas, rows), scope:
+            if modules is not None:
+                args, kwargs = modules.arguments((args, kwargs))
             with inside(_tracing.replica_id()):
                 results = Results(fn(*args, **kwargs))
             traced.append(results)
-            state = scope.settled()
+            state = scope.settled(), [] if modules is None else modules.settled()
         arrays = [jnp.asarray(array) for array in results.arrays]
         return (arrays if replicas.size == 1 else [array[None] for array in arrays]), state
 
     per_replica = PartitionSpec(AXIS)
     whole = PartitionSpec() if replicas.size == 1 else per_replica
-    wholes, state = jax.shard_map(
+    wholes, (state, in_modules) = jax.shard_map(
         body, mesh=replicas.mesh, in_specs=(per_replica,), out_specs=(whole, PartitionSpec()), check_vma=False
     )(list(own.values()))
     scope.hand_over(state)
+    if modules is not None:
+        modules.after = in_modules
     return _joined(replicas, traced[0].without_arrays(), wholes)
 
 
@@ -128,6 +179,8 @@ def _joined(replicas: Replicas, results: Results, wholes: Sequence[jax.Array]) -
             return None
         if isinstance(leaf, ArrayStack):
             return PerReplica.of_stack(leaf, ids)
+        if not jax.tree_util.all_leaves([leaf]):
+            return jax.tree.map(join, leaf)
         return PerReplica([leaf] * len(ids), ids)
 
     return nest.map_structure(join, results.around([ArrayStack(whole, replicas) for whole in wholes]))

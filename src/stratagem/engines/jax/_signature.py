@@ -110,7 +110,8 @@ def _own(signature: Signature, leaf: DistributedValues) -> None:
 
 def _array(signature: Signature, leaf: Any) -> None:
     signature.given.append(leaf)
-    signature._parts.append((_COMMON, leaf.shape, leaf.dtype, leaf.weak_type))
+    # Keys of random numbers have no weak types.
+    signature._parts.append((_COMMON, leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)))
 
 
 def _numpy(signature: Signature, leaf: Any) -> None:
