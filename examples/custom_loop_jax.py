@@ -19,9 +19,9 @@ strategy = stratagem.MirroredStrategy()
 
 
 def first_parameters():
-    keys = jax.random.split(jax.random.key(0), 2)
-    layers = [jax.random.normal(key, shape) / shape[0] ** 0.5 for key, shape in zip(keys, ((64, 64), (64, 10)))]
-    return {"hidden": (layers[0], jnp.zeros(64)), "output": (layers[1], jnp.zeros(10))}
+    first, second = jax.random.split(jax.random.key(0), 2)
+    hidden, output = jax.random.normal(first, (64, 64)) / 8, jax.random.normal(second, (64, 10)) / 8
+    return {"hidden": (hidden, jnp.zeros(64)), "output": (output, jnp.zeros(10))}
 
 
 def predict(parameters, rows):
@@ -57,6 +57,7 @@ for _ in range(5):
     for batch in batches:
         _, alone = train_step(alone, *batch)
 accuracy = jnp.mean(predict(trained, x[1536:]).argmax(axis=1) == y[1536:])
-difference = max(float(jnp.abs(mine - theirs).max()) for mine, theirs in zip(*map(jax.tree.leaves, (trained, alone))))
+differences = jax.tree.map(lambda mine, theirs: float(jnp.abs(mine - theirs).max()), trained, alone)
+difference = max(jax.tree.leaves(differences))
 print(f"accuracy on held back digits {accuracy:.3f}")
 print(f"largest difference of a weight from training on one device {difference:.1e}")
