@@ -15,7 +15,6 @@ from tests.integration import modules, modules_flax
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 Pools = Callable[..., ReplicaPool]
-UNEVEN = 41  # rows in batches of 12; the last of 5 leaves the fourth replica without any
 
 
 def assert_close(found: dict[str, Any], expected: dict[str, Any], name: str) -> None:
@@ -25,7 +24,7 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], name: str) -> 
         np.testing.assert_allclose(value, expected["state"][part], atol=5e-5, err_msg=f"{name} {part}")
 
 
-@pytest.mark.parametrize("program", [lambda n: modules.train(n, UNEVEN), modules.train_with_keras_layers])
+@pytest.mark.parametrize("program", [modules.train, modules.train_with_keras_layers])
 def test_modules_of_torch_train_as_on_one_device(replica_pool: Pools, program: Callable[[int], dict[str, Any]]) -> None:
     (expected,) = replica_pool(1).run(program, 1)
     for replicas in (2, 4):
