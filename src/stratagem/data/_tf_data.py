@@ -15,6 +15,9 @@ from stratagem.errors import ArgumentTypeError
 __all__ = ["TfDataSource"]
 
 _TOO_FEW = re.compile(r"only has (\d+) file")
+_ENDLESS, _NOBODY_KNOWS = -1, -2
+# The operations that read the files which TensorFlow can divide, with or without V2 at their end.
+_READERS = ("ArrayRecordDataset", "FixedLengthRecordDataset", "TextLineDataset", "TFRecordDataset")
 
 
 class TfDataSource(Source):
@@ -55,6 +58,17 @@ class TfDataSource(Source):
         )
 
     def num_files(self, wanted: int) -> int | None:
+        counts = list(_numbers_of_files(self._dataset))
+        if not counts and self.policy is AutoShardPolicy.AUTO:
+            return None
+        if counts and _NOBODY_KNOWS not in counts:
+            fewest = min(wanted if count == _ENDLESS else count for count in counts)
+            if fewest < wanted:
+                return fewest
+        return self._tried(wanted)
+
+    def _tried(self, wanted: int) -> int | None:
+        """The same from TensorFlow, which fills the log with what it can't divide, so it is asked last."""
         errors = self._tf.errors
         try:
             # Only when the first worker asks for an element does TensorFlow count them.
@@ -83,3 +97,20 @@ class TfDataSource(Source):
     def batches(self, start: int) -> Iterator[Any]:
         dataset = self._dataset.skip(start) if start else self._dataset
         return iter(dataset.as_numpy_iterator())
+
+
+def _numbers_of_files(dataset: Any) -> Iterator[int]:
+    """How many files, by `tf.data`'s numbers, each part of a data set has whose files TensorFlow can divide."""
+    dataset = getattr(dataset, "_impl", dataset)  # readers stand for a function over their file names
+    parts = dataset._inputs()
+    if any(map(_makes_readers, dataset._functions())):
+        yield int(parts[0].cardinality())
+        return
+    for part in parts:
+        yield from _numbers_of_files(part)
+
+
+def _makes_readers(wrapper: Any) -> bool:
+    graph = wrapper.function.graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return any(node.op.removesuffix("V2") in _READERS for node in nodes)

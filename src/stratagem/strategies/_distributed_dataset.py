@@ -62,6 +62,11 @@ class Element:
         self._plain = num_replicas == 1 and not wraps
         self._to_device = to_device
 
+    @property
+    def is_chiefs(self) -> bool:
+        """Whether this process is the chief, which says what is to be said once."""
+        return self._engine.local_replica_ids[0] == 0
+
     def of(self, parts: Sequence[Any]) -> Any:
         """One element out of the local replicas' parts."""
         if self._plain:
@@ -248,7 +253,7 @@ class DistributedDataset(Divided, Iterable[Any]):
     def parts(self, start: int) -> tuple[Iterator[Parts], bool]:
         """The replicas' parts of a pass, on the host (not in `tf.distribute`)."""
         report = self._report()
-        if not self._told and report.num_workers > 1:
+        if not self._told and report.num_workers > 1 and self.element.is_chiefs:
             _logger.info("%s", report)
         self._told = True
         return self._feed.open(start)
