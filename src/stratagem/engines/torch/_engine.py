@@ -150,6 +150,8 @@ class TorchEngine(Engine):
                 f"{type(value).__name__} {value!r:.60} is not a number, array or tensor",
                 fix="return tensors from the replica function",
             )
+        if not array.flags.writeable:  # as those of tf.data are; a tensor is written to, so it can't share their memory
+            return torch.tensor(array, device=self._device)
         return torch.as_tensor(array, device=self._device)
 
     def run_on_replicas(
