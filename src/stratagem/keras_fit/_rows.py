@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from keras import tree
 
-from stratagem.errors import BatchMismatchError
+from stratagem.errors import ArgumentError, BatchMismatchError
 
 
 def num_rows(batch: Any) -> int:
@@ -30,6 +32,24 @@ def num_rows(batch: Any) -> int:
     if rows is None:
         raise BatchMismatchError("a batch has no array with rows in it", fix="give at least one array per batch")
     return rows
+
+
+@contextlib.contextmanager
+def naming_empty_data() -> Iterator[None]:
+    """Where `predict` is given no row, Keras itself falls over a variable of its own that no batch has set.
+
+    Raises:
+        ArgumentError: it was.
+    """
+    try:
+        yield
+    except UnboundLocalError as error:
+        if "'batch_outputs'" not in str(error):
+            raise
+        raise ArgumentError(
+            "predict() was given no rows, so nobody knows what its outputs look like",
+            fix="leave the call out where there is nothing to predict",
+        ) from None
 
 
 def _place(path: tuple[Any, ...]) -> str:

@@ -34,6 +34,7 @@ from stratagem.keras_fit._jax._placement import ahead
 from stratagem.keras_fit._jax._reading import batches_of
 from stratagem.keras_fit._jax._resume import RANDOM, batches_after
 from stratagem.keras_fit._jax._steps import Steps
+from stratagem.keras_fit._rows import naming_empty_data
 
 _CHIEF = 0
 
@@ -67,7 +68,7 @@ def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
         with _resume.during(original.__name__, RANDOM):
             if engine is None or not outermost:
                 return original(model, *args, **kwargs)
-            with engine.naming_the_lost(f"model.{original.__name__}()"):
+            with engine.naming_the_lost(f"model.{original.__name__}()"), naming_empty_data():
                 run = original if engine.rank == _CHIEF else partial(_callbacks.run_quietly, original)
                 return run(model, *args, **kwargs)
     finally:

@@ -26,6 +26,7 @@ from stratagem._core import env
 from stratagem.engines.torch._random_state import share_random_state
 from stratagem.keras_fit import _attachment, _callbacks, _divided, _draws, _resume, _synchronized, _variable
 from stratagem.keras_fit._hook import Hook, Hooks
+from stratagem.keras_fit._rows import naming_empty_data
 from stratagem.keras_fit._torch import (
     _adam,
     _batch_normalization,
@@ -58,7 +59,7 @@ def _loop(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
 
 
 def _loop_on_replicas(original: Callable[..., Any], runner: Runner, model: Any, *args: Any, **kwargs: Any) -> Any:
-    with runner.method() as outermost:
+    with runner.method() as outermost, naming_empty_data():
         _running.append(runner)
         try:
             if outermost and not runner.is_chief:
