@@ -88,7 +88,7 @@ def found(pool: ReplicaPool) -> list[list[StratagemError | None]]:
 
 
 @pytest.mark.parametrize("number", range(len(MISMATCHES)), ids=lambda n: "-".join(MISMATCHES[n][:2]))
-def test_all_processes_raise_the_same_error_that_names_both_sides(
+def test_report_41_all_processes_raise_the_same_error_that_names_both_sides(
     found: list[list[StratagemError | None]], number: int
 ) -> None:
     _, _, kind, first, last = MISMATCHES[number]

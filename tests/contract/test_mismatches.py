@@ -156,7 +156,7 @@ def found(run_job: RunJob) -> Callable[[str], list[Outcome]]:
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("mismatch", MISMATCHES, ids=str)
-def test_all_replicas_raise_the_same_error_that_names_both_sides_and_lines_and_the_job_goes_on(
+def test_report_41_all_replicas_raise_the_same_error_that_names_both_sides_and_lines_and_the_job_goes_on(
     found: Callable[[str], list[Outcome]], mismatch: Mismatch, transport: str
 ) -> None:
     outcomes = found(transport)

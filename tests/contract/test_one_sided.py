@@ -121,7 +121,9 @@ def end_on_replica_1(rank: int) -> None:
     strategy.run(lambda: replica().all_reduce("SUM", 1.0) if rank == 0 else 1.0)
 
 
-def test_a_program_that_ends_is_named_by_who_waits_for_it(run_job: RunJob, transport: str) -> None:
+def test_report_41_an_extra_reduce_names_its_line_and_the_program_that_has_ended(
+    run_job: RunJob, transport: str
+) -> None:
     first, second = run_job(end_on_replica_1, 2, transport, LONG_SECONDS)
     assert second.error is None
     assert first.seconds < LONG_SECONDS / 2
@@ -163,7 +165,9 @@ def idle_on_replica_1(rank: int) -> None:
     engine.all_reduce(Reduction.SUM, [[torch.ones(3)]])
 
 
-def test_a_replica_that_does_something_else_is_named_with_what_it_did_last(run_job: RunJob, transport: str) -> None:
+def test_report_41_a_replica_that_does_something_else_is_named_with_what_it_did_last_and_its_number(
+    run_job: RunJob, transport: str
+) -> None:
     first, _ = run_job(idle_on_replica_1, 2, transport, LIMIT_SECONDS)
     assert LIMIT_SECONDS <= first.seconds < LIMIT_SECONDS + SLACK_SECONDS
     error_of(
@@ -236,3 +240,40 @@ def test_a_fit_on_one_replica_only_ends_with_an_error(run_job: RunJob, transport
     assert second.error is None
     assert first.seconds < LONG_SECONDS / 2
     error_of(first, CollectiveMismatchError, "replica 0 waits in", "but the program of replica 1 has ended")
+
+
+def save_on_replica_0(rank: int) -> None:
+    strategy = stratagem.MirroredStrategy()
+    with strategy.scope():
+
+        class Counting(keras.layers.Layer):
+            """Has a variable that only all replicas together can read."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.seen = stratagem.Variable(
+                    0.0,
+                    synchronization=stratagem.VariableSynchronization.ON_READ,
+                    aggregation=stratagem.VariableAggregation.SUM,
+                )
+
+            def call(self, x: Any) -> Any:
+                return x
+
+        model: Any = keras.Sequential([keras.Input((2,)), Counting(), keras.layers.Dense(1)])
+    if rank == 0:
+        model.save_weights("/nowhere/model.weights.h5")
+
+
+def test_report_35_the_chief_does_not_wait_for_others_to_save_what_only_all_together_can_read(
+    run_job: RunJob, transport: str
+) -> None:
+    first, second = run_job(save_on_replica_0, 2, transport, LONG_SECONDS)
+    assert second.error is None
+    assert first.seconds < 5.0
+    error_of(
+        first,
+        CollectiveMismatchError,
+        "replica 0 waits in all_reduce(SUM) of float32[] at test_one_sided.py:",
+        "but the program of replica 1 has ended",
+    )

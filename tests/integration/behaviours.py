@@ -295,15 +295,6 @@ def interrupted_and_resumed(folder: str) -> dict[str, Any]:
     }
 
 
-def saved_by_the_chief_alone(folder: str) -> bool:
-    """Save on replica 0 only; must not wait for anyone."""
-    model = _model(_strategy())
-    model.fit(*_rows(), verbose=0)
-    if rank() == 0:
-        model.save_weights(Path(folder) / "chief.weights.h5")
-    return True
-
-
 def logs_at_every_step() -> list[dict[str, float]]:
     """What a callback sees, step by step, in training and in evaluation."""
     import keras
@@ -336,7 +327,12 @@ def moving_statistics() -> dict[str, np.ndarray]:
     for batch in (slice(0, 10), slice(10, 17), slice(17, 19)):
         model.train_on_batch(x[batch], y[batch])
     layer = model.layers[0]
-    return {"mean": np.asarray(layer.moving_mean), "variance": np.asarray(layer.moving_variance), "x": x}
+    return {
+        "mean": np.asarray(layer.moving_mean),
+        "variance": np.asarray(layer.moving_variance),
+        "weights": layer.get_weights(),
+        "x": x,
+    }
 
 
 def with_different_initial_weights() -> dict[str, Any]:

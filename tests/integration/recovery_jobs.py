@@ -133,6 +133,7 @@ def train(
     iterations = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
     return {
         "weights": model.get_weights(),
+        "optimizer": [np.array(keras.ops.convert_to_numpy(variable)) for variable in model.optimizer.variables],
         "history": history.history,
         "epochs": history.epoch,
         "iterations": iterations,

@@ -49,8 +49,9 @@ def stop_and_go_on(pool: Any, folder: Path, stop_after: int, data: str, draws: s
 
 
 def assert_equal_to_the_bit(actual: Any, expected: Any) -> None:
-    for mine, theirs in zip(actual["weights"], expected["weights"], strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    for part in ("weights", "optimizer"):
+        for mine, theirs in zip(actual[part], expected[part], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
     assert actual["history"] == expected["history"]
     assert actual["epochs"] == expected["epochs"] == list(range(EPOCHS))
     assert actual["iterations"] == expected["iterations"]
@@ -59,8 +60,9 @@ def assert_equal_to_the_bit(actual: Any, expected: Any) -> None:
 
 
 def assert_close(actual: Any, expected: Any) -> None:
-    for mine, theirs in zip(actual["weights"], expected["weights"], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
+    for part in ("weights", "optimizer"):
+        for mine, theirs in zip(actual[part], expected[part], strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
     assert actual["history"].keys() == expected["history"].keys()
     for name, values in expected["history"].items():
         np.testing.assert_allclose(actual["history"][name], values, rtol=1e-5, atol=1e-6)
@@ -164,7 +166,8 @@ SCRIPT = """
 def run_script(folder: Path, engine: str, how: str, when: int) -> int:
     """The exit code of a job of two processes, to the second of which `how` happens after `when` steps."""
     command = stratagem("run", "--backend", engine, "--cpu-devices", "2", "--processes", "2", script(folder, SCRIPT))
-    variables = {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": engine}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    variables = {"PYTHONPATH": path, "KERAS_BACKEND": engine}
     with started([*command, how, str(when)], folder, variables) as program:
         code, _, _ = program.finish(60.0)
         assert not program.survivors()
@@ -179,7 +182,7 @@ def saved_steps(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_sigterm_to_one_process_saves_one_step_of_all_and_ends_them(
+def test_report_38_after_sigterm_new_processes_have_the_moments_epoch_and_step_of_a_run_that_went_on(
     engine: str, tmp_path: Path, replica_pool: Any
 ) -> None:
     assert run_script(tmp_path, engine, "sigterm_self", 3) == 128 + signal.SIGTERM
@@ -192,7 +195,9 @@ def test_sigterm_to_one_process_saves_one_step_of_all_and_ends_them(
         assert_close(result, expected)
 
 
-def test_a_killed_job_goes_on_to_the_same_bits(tmp_path: Path, replica_pool: Any) -> None:
+def test_report_38_after_sigkill_new_processes_come_to_the_same_bits_moments_and_history(
+    tmp_path: Path, replica_pool: Any
+) -> None:
     assert run_script(tmp_path, "torch", "kill_self", STEPS + 2) == 128 + signal.SIGKILL
     assert saved_steps(tmp_path) in (STEPS + 1, STEPS + 2), "no more than one save_freq is lost"
     pool = replica_pool(2)
