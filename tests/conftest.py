@@ -23,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # torch sets it when it first looks for a GPU
 
 from stratagem.testing import ReplicaPool
+from tests.two_workers import Answers, ask
 
 GRACE_SECONDS = 3.0
 PROC = Path("/proc")
@@ -69,6 +70,19 @@ def replica_pool() -> Iterator[Callable[..., ReplicaPool]]:
     yield pool
     with ThreadPoolExecutor() as closers:  # each takes a second or two to see its processes end
         list(closers.map(ReplicaPool.close, pools.values()))
+
+
+@pytest.fixture(scope="session")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answers]:
+    """`two_workers(engine)`: what a job of two workers found, which is started when it is first asked for."""
+    known: dict[str, Answers] = {}
+
+    def answers(engine: str) -> Answers:
+        if engine not in known:
+            known[engine] = ask(engine, tmp_path_factory.mktemp(f"workers-{engine}"))
+        return known[engine]
+
+    return answers
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from golden import dataset_probes
 
 from stratagem.testing import ReplicaPool
 from tests.engines import ENGINES, thorough
-from tests.processes import script, started, stratagem
 
 GOLDEN = json.loads(Path(__file__).with_name("custom.json").read_text())
 
@@ -126,74 +125,11 @@ def test_data_sets_of_a_function_give_the_recorded_rows(asked: Any, engine: str,
         assert answer["ok"] == recorded[name]["ok"], name
 
 
-CLUSTER = """
-import json
-import stratagem as distribute
-strategy = distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    pass
-import tensorflow as tf
-
-def steps(distributed):
-    return [[part.tolist() for part in strategy.experimental_local_results(element)] for element in distributed]
-
-found = {}
-for policy in ("DATA", "OFF", "AUTO"):
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-    for n in (10, 11, 16):
-        for drop in (False, True):
-            dataset = tf.data.Dataset.range(n).batch(4, drop_remainder=drop).with_options(options)
-            name = f"{policy} n={n} global_batch=4 drop_remainder={drop}"
-            found[name] = steps(strategy.experimental_distribute_dataset(dataset))
-    found[f"report {policy}"] = str(strategy.shard_report())
-seen = []
-
-def sharded(context):
-    seen.append([context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync])
-    dataset = tf.data.Dataset.range(10).shard(context.num_input_pipelines, context.input_pipeline_id)
-    return dataset.batch(context.get_per_replica_batch_size(4))
-
-found["range(10).shard().batch(per_replica(4))"] = steps(strategy.distribute_datasets_from_function(sharded))
-found["InputContext [num_input_pipelines, input_pipeline_id, num_replicas_in_sync]"] = seen
-found["uneven: worker i has range(3+2i).batch(2)"] = steps(
-    strategy.distribute_datasets_from_function(
-        lambda context: tf.data.Dataset.range(3 + 2 * context.input_pipeline_id).batch(2)
-    )
-)
-found["an empty worker"] = steps(
-    strategy.distribute_datasets_from_function(
-        lambda context: tf.data.Dataset.range(5 * context.input_pipeline_id).batch(2)
-    )
-)
-found["nobody knows how many"] = steps(
-    strategy.distribute_datasets_from_function(
-        lambda context: tf.data.Dataset.range(5 + 30 * context.input_pipeline_id).filter(lambda x: x > 2).batch(2)
-    )
-)
-files = ["a.txt", "b.txt", "c.txt"]
-for number, name in enumerate(files):
-    with open(f"{name}.{strategy.cluster_resolver.task_id}", "w") as file:
-        file.write("".join(f"{10 * number + row}\\n" for row in range(3)))
-names = [f"{name}.{strategy.cluster_resolver.task_id}" for name in files]
-for count in (3, 1):
-    lines = tf.data.TextLineDataset(names[:count]).map(lambda line: tf.strings.to_number(line, tf.int32)).batch(4)
-    found[f"{count} files"] = steps(strategy.experimental_distribute_dataset(lines))
-    found[f"report {count} files"] = str(strategy.shard_report())
-print("FOUND", strategy.cluster_resolver.task_id, json.dumps(found), flush=True)
-"""
-
-
 @pytest.mark.golden
 @pytest.mark.integration
 @pytest.mark.parametrize("engine", ENGINES)
-def test_two_workers_get_the_recorded_rows_by_every_policy(tmp_path: Path, engine: str) -> None:
-    variables = {"KERAS_BACKEND": engine, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-    command = stratagem("run", "--workers", "2", "--cpu-devices", "1", script(tmp_path, CLUSTER))
-    with started(command, tmp_path, variables) as program:
-        code, out, err = program.finish(90.0)
-    assert code == 0, err
-    found = {int(task): json.loads(text) for task, text in re.findall(r"FOUND (\d) (.+)", out)}
+def test_two_workers_get_the_recorded_rows_by_every_policy(two_workers: Any, engine: str) -> None:
+    found = [one["datasets"] for one in two_workers(engine).found]
     for worker in (0, 1):
         for part in ("dataset_data", "dataset_off", "dataset_auto", "dataset_fn"):
             for name, recorded in GOLDEN["multi_worker"][part][f"worker_{worker}"].items():

@@ -15,7 +15,7 @@ import numpy as np
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     import keras
 
     import stratagem as distribute
@@ -23,13 +23,13 @@ def _plain(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, distribute.DistributedValues):
-        return [_plain(one) for one in value.values]
+        return [plain(one) for one in value.values]
     return np.asarray(keras.ops.convert_to_numpy(value)).tolist()
 
 
-def _asked(thunk: Callable[[], Any]) -> Any:
+def asked(thunk: Callable[[], Any]) -> Any:
     try:
-        return _plain(thunk())
+        return plain(thunk())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
         return {"error": [kind.__name__ for kind in type(error).__mro__]}
 
@@ -73,10 +73,10 @@ def combination(synchronization: str, aggregation: str, all_programs: bool) -> d
 
     def state(variable: Any) -> dict[str, Any]:
         return {
-            "per_replica": [_plain(one) for one in strategy.experimental_local_results(variable)],
-            "cross_read": _asked(lambda: in_scope(variable.read_value)),
-            "outside_read": _asked(variable.numpy),
-            "replica_read": _asked(lambda: strategy.run(variable.read_value)),
+            "per_replica": [plain(one) for one in strategy.experimental_local_results(variable)],
+            "cross_read": asked(lambda: in_scope(variable.read_value)),
+            "outside_read": asked(variable.numpy),
+            "replica_read": asked(lambda: strategy.run(variable.read_value)),
         }
 
     programs: dict[str, Callable[[Any], Any]] = {
@@ -125,19 +125,19 @@ def combination(synchronization: str, aggregation: str, all_programs: bool) -> d
     answers: dict[str, Any] = {}
     for name, program in programs.items():
         variable = made()
-        result = _asked(lambda variable=variable, program=program: program(variable))
+        result = asked(lambda variable=variable, program=program: program(variable))
         answers[name] = {"result": result, **state(variable)}
     if synchronization == "ON_READ" and all_programs:
         variable = made()
         strategy.run(lambda: variable.assign(own()))
         prefix = "after replica assign(r+1): "
         answers[prefix + "v + 0 in cross / outside / replica"] = [
-            _asked(lambda: in_scope(lambda: variable + 0.0)),
-            _asked(lambda: variable + 0.0),
-            _asked(lambda: strategy.run(lambda: variable + 0.0)),
+            asked(lambda: in_scope(lambda: variable + 0.0)),
+            asked(lambda: variable + 0.0),
+            asked(lambda: strategy.run(lambda: variable + 0.0)),
         ]
-        answers[prefix + "strategy.reduce SUM axis=None"] = _asked(lambda: strategy.reduce("SUM", variable, axis=None))
-        answers[prefix + "cross read inside tf.function"] = _asked(
+        answers[prefix + "strategy.reduce SUM axis=None"] = asked(lambda: strategy.reduce("SUM", variable, axis=None))
+        answers[prefix + "cross read inside tf.function"] = asked(
             distribute.function(lambda: in_scope(variable.read_value))
         )
     return answers
@@ -175,23 +175,23 @@ def others() -> dict[str, Any]:
         with strategy.scope():
             foreign.assign(2.0)
 
-    before = _plain(pair * 2), _plain(strategy.run(lambda: pair * 2)), _plain(pair[0])
+    before = plain(pair * 2), plain(strategy.run(lambda: pair * 2)), plain(pair[0])
     pair.assign([3.0, 2.0])  # as the recording's scatter_add left it, which Keras variables don't have
     created = strategy.extended.variable_created_in_scope
     return {
-        "init_callable_number_of_calls": [len(calls), _plain(counted.replica_values)],
-        "drawn": _plain(drawn.replica_values),
+        "init_callable_number_of_calls": [len(calls), plain(counted.replica_values)],
+        "drawn": plain(drawn.replica_values),
         "variable_created_in_scope": [created(pair), created(elsewhere)],
         "distribute_strategy_is_s": pair.distribute_strategy is strategy,
         "v.name / shape / dtype": [tuple(pair.shape), pair.dtype],
         "v * 2 outside": before[0],
         "v * 2 in replica": before[1],
         "v[0] slice outside": before[2],
-        "variable_of_other_strategy_read_in_run": _asked(lambda: strategy.run(foreign.read_value)),
-        "variable_of_other_strategy_assign_in_scope": _asked(assign_in_scope),
-        "gradient_of_mirrored_variable_in_run": _plain(strategy.run(gradient)),
+        "variable_of_other_strategy_read_in_run": asked(lambda: strategy.run(foreign.read_value)),
+        "variable_of_other_strategy_assign_in_scope": asked(assign_in_scope),
+        "gradient_of_mirrored_variable_in_run": plain(strategy.run(gradient)),
         "value_container": strategy.extended.value_container(pair) is pair,
-        "of Keras": _plain(strategy.run(lambda: of_keras.assign(keras.ops.convert_to_tensor([1.0, 3.0])))),
+        "of Keras": plain(strategy.run(lambda: of_keras.assign(keras.ops.convert_to_tensor([1.0, 3.0])))),
     }
 
 
@@ -202,4 +202,4 @@ def initial_value_of_each_process() -> Any:
 
     strategy = distribute.MirroredStrategy()
     with strategy.scope():
-        return _plain(distribute.Variable(float(select.engine().local_replica_ids[0] + 5)).replica_values)
+        return plain(distribute.Variable(float(select.engine().local_replica_ids[0] + 5)).replica_values)

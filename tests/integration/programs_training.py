@@ -500,18 +500,6 @@ def methods_on_one_batch(scope: Scope) -> dict[str, Any]:
 
 
 @program
-def outputs_in_a_nested_structure(scope: Scope) -> dict[str, Any]:
-    import keras
-
-    keras.utils.set_random_seed(6)
-    with scope():
-        inputs = keras.Input((1,))
-        model = keras.Model(inputs, {"same": inputs * 1.0, "more": [inputs + 1, (inputs * 2,)]})
-    rows = np.arange(23, dtype="float32")[:, None]
-    return {str(n): model.predict(rows[:n], batch_size=5, verbose=0) for n in (1, 2, 17, 23)}
-
-
-@program
 def repeated_fits_and_weights_set_between(scope: Scope) -> dict[str, Any]:
     x, y = classes()
     model = classifier(scope)
