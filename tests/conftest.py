@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,7 +23,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # torch sets it when it first looks for a GPU
 
 from stratagem.testing import ReplicaPool
-from tests.two_workers import Answers, ask
+
+if TYPE_CHECKING:
+    from tests.two_workers import Answers
 
 GRACE_SECONDS = 3.0
 PROC = Path("/proc")
@@ -75,6 +77,8 @@ def replica_pool() -> Iterator[Callable[..., ReplicaPool]]:
 @pytest.fixture(scope="session")
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Answers]:
     """`two_workers(engine)`: what a job of two workers found, which is started when it is first asked for."""
+    from tests.two_workers import ask  # a test takes this file alone elsewhere
+
     known: dict[str, Answers] = {}
 
     def answers(engine: str) -> Answers:
