@@ -193,13 +193,3 @@ def others() -> dict[str, Any]:
         "value_container": strategy.extended.value_container(pair) is pair,
         "of Keras": plain(strategy.run(lambda: of_keras.assign(keras.ops.convert_to_tensor([1.0, 3.0])))),
     }
-
-
-def initial_value_of_each_process() -> Any:
-    """A variable whose initial value differs between processes."""
-    import stratagem as distribute
-    from stratagem.engines import select
-
-    strategy = distribute.MirroredStrategy()
-    with strategy.scope():
-        return plain(distribute.Variable(float(select.engine().local_replica_ids[0] + 5)).replica_values)
