@@ -51,8 +51,9 @@ def noise_while_nothing_is_divided(folder: str) -> str:
     for number in range(2):
         (Path(folder) / f"{number}.txt").write_text("1\n2\n3\n")
     said = os.path.join(folder, f"stderr-{os.getpid()}")
-    kept, handler = os.dup(2), logging.FileHandler(said)
-    logging.getLogger().addHandler(handler)
+    kept, handler, logger = os.dup(2), logging.FileHandler(said), logging.getLogger("stratagem")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     os.dup2(handler.stream.fileno(), 2)
     try:
         strategy = _strategy()
@@ -66,7 +67,8 @@ def noise_while_nothing_is_divided(folder: str) -> str:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-        logging.getLogger().removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+        logger.removeHandler(handler)
         handler.close()
     return Path(said).read_text()
 
@@ -103,6 +105,7 @@ def synchronized_statistics(dtype: str, rows: int) -> dict[str, Any]:
     strategy = _strategy()
     draw = np.random.default_rng(5)
     x = (draw.normal(size=(rows, 4)) * [1, 0.5, 3, 2] + [0, 50, -300, 900]).astype(dtype.removeprefix("mixed_"))
+    keras.utils.set_random_seed(1)
     with strategy.scope():
         layer = keras.layers.BatchNormalization(synchronized=True, momentum=0.0, dtype=dtype)
         model = keras.Sequential([keras.Input((4,), dtype=x.dtype.name), layer, keras.layers.Dense(1)])
@@ -113,6 +116,7 @@ def synchronized_statistics(dtype: str, rows: int) -> dict[str, Any]:
         "x": x,
         "mean": np.asarray(keras.ops.convert_to_numpy(layer.moving_mean)),
         "variance": np.asarray(keras.ops.convert_to_numpy(layer.moving_variance)),
+        "weights": [np.asarray(keras.ops.convert_to_numpy(weight)) for weight in model.trainable_weights],
     }
 
 
@@ -168,10 +172,10 @@ def losses_of_an_own_train_step(rows: int) -> dict[str, list[float]]:
         return model.fit(y, y, batch_size=rows, epochs=2, verbose=0, shuffle=False).history
 
 
-METRIC_STEPS, METRIC_ROWS = 500, 8
+METRIC_ROWS = 8
 
 
-def metrics_read_at_every_step() -> dict[str, Any]:
+def metrics_read_at_every_step(num_steps: int) -> dict[str, Any]:
     """Metrics of every kind: at each step of an epoch read twice, and now and then what all rows so far come to."""
     import keras
     from keras import ops
@@ -200,7 +204,7 @@ def metrics_read_at_every_step() -> dict[str, Any]:
 
     strategy = _strategy()
     draw = np.random.default_rng(2)
-    x = draw.normal(size=(METRIC_STEPS * METRIC_ROWS, 2)).astype("float32")
+    x = draw.normal(size=(num_steps * METRIC_ROWS, 2)).astype("float32")
     y = np.eye(2, dtype="float32")[(x[:, 0] + draw.normal(size=len(x)) > 0).astype(int)]
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax")])
@@ -228,7 +232,7 @@ def metrics_read_at_every_step() -> dict[str, Any]:
         history = model.fit(x, y, batch_size=METRIC_ROWS, verbose=0, shuffle=False, callbacks=[Reader()]).history
         predicted = model.predict(x, batch_size=1000, verbose=0)
     expected: dict[int, dict[str, float]] = {}
-    for steps in (1, METRIC_STEPS // 2, METRIC_STEPS):
+    for steps in (1, num_steps // 2, num_steps):
         alone, rows = made(), steps * METRIC_ROWS
         for metric in alone:
             metric.update_state(y[:rows], predicted[:rows])
