@@ -26,6 +26,31 @@ X, Y = RNG.normal(size=(64, 6)).astype("float32"), RNG.integers(0, 3, 64)
 BATCH = 16
 
 
+def test_a_function_that_takes_elements_of_a_data_set_sees_each_of_them_once() -> None:
+    strategy = stratagem.MirroredStrategy()
+    numbers = np.arange(24, dtype="float32")
+    dataset = strategy.experimental_distribute_dataset(stratagem.ArrayDataset(numbers, 8))
+
+    def total(batch: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(keras.ops.sum, args=(batch,)), axis=None)
+
+    @stratagem.function
+    def next_of(iterator: Any) -> Any:
+        return total(next(iterator))
+
+    @stratagem.function
+    def whole_pass() -> Any:
+        return sum(total(batch) for batch in dataset)
+
+    iterator = iter(dataset)
+    assert [float(next_of(iterator)) for _ in range(3)] == [28.0, 92.0, 156.0]
+    assert [float(whole_pass()) for _ in range(2)] == [276.0, 276.0]
+    iterator = iter(dataset)
+    with pytest.raises(TracingError, match="inside a function that is traced once"):
+        strategy.run(lambda: next(iterator))
+    assert float(total(next(iterator))) == 28.0, "what was refused took nothing"
+
+
 class Loop:
     """TensorFlow's custom training loop: a step function with model, optimizer and metrics.
 

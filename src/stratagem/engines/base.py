@@ -160,6 +160,13 @@ class Engine(ABC):
         """Whether a replica function is being traced: `local_replica_ids` is then one traced id, of whoever runs it."""
         return False
 
+    def refuse_reading_in_trace(self) -> None:  # noqa: B027 - engines that trace nothing have nothing to refuse
+        """Called before the next element of a data set is taken: a trace would see that one for ever.
+
+        Raises:
+            TracingError: a function is being traced.
+        """
+
     def run_traced(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], inside: ReplicaEntry
     ) -> Any:

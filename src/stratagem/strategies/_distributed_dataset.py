@@ -67,6 +67,14 @@ class Element:
         """Whether this process is the chief, which says what is to be said once."""
         return self._engine.local_replica_ids[0] == 0
 
+    def refuse_in_trace(self) -> None:
+        """Called before an element is taken.
+
+        Raises:
+            TracingError: a function is being traced, which would see that element for ever.
+        """
+        self._engine.refuse_reading_in_trace()
+
     def of(self, parts: Sequence[Any]) -> Any:
         """One element out of the local replicas' parts."""
         if self._plain:
@@ -137,6 +145,7 @@ class DistributedIterator(Iterator[Any]):
         return self._dataset.element_spec
 
     def __next__(self) -> Any:
+        self._dataset.element.refuse_in_trace()
         if self._elements is None:
             self._elements = self._dataset.open(self._done)
         element = next(self._elements)

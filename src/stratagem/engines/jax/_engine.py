@@ -31,7 +31,9 @@ from stratagem.engines.jax._devices import Devices
 from stratagem.engines.jax._mesh import Replicas
 from stratagem.engines.jax._peers import Peers
 from stratagem.engines.jax._run import Runner
+from stratagem.engines.jax._scopes import innermost
 from stratagem.engines.jax._stacks import stacked
+from stratagem.engines.jax._untraceable import ReadInTraceError
 from stratagem.errors import ArgumentTypeError
 
 T = TypeVar("T")
@@ -174,6 +176,10 @@ class JaxEngine(Engine):
     @property
     def is_tracing(self) -> bool:
         return _tracing.in_replica_trace()
+
+    def refuse_reading_in_trace(self) -> None:
+        if innermost() is not None:
+            raise ReadInTraceError
 
     def run_traced(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], inside: ReplicaEntry

@@ -23,6 +23,7 @@ from stratagem.engines.jax._scopes import Inner, innermost, mirrored_writes
 from stratagem.engines.jax._signature import AlreadyTraced
 from stratagem.engines.jax._stacks import ArrayStack, stack_of
 from stratagem.engines.jax._stateful import CompiledFunctions
+from stratagem.engines.jax._untraceable import ReadInTraceError
 from stratagem.errors import TracingError
 
 __all__ = ["Runner"]
@@ -92,21 +93,25 @@ class Runner:
         return result
 
     def compiled(self, replicas: Callable[[], Replicas], fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`Engine.compiled`."""
+        """`Engine.compiled`; a function that reads data runs as it is, and what it gives to `run` is compiled."""
+        reads_data = False
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal reads_data
             if has_modules((args, kwargs)):
                 raise TracingError(
                     f"{_FUNCTION} was given a module of Flax, of which it would not see what becomes",
                     fix=f"give it to {_CALL}, which compiles the step, or compile with nnx.jit",
                 )
-            if innermost() is None:
+            if innermost() is None and not reads_data:
                 context = contexts.current()
                 owner = None if context is None else context.strategy
                 try:
                     return self._functions.run(fn, args, kwargs, replicas=replicas(), through=_plainly, owner=owner)
                 except AlreadyTraced:
                     pass
+                except ReadInTraceError:
+                    reads_data = True
             return fn(*args, **kwargs)
 
         return call

@@ -14,7 +14,7 @@ import jax
 
 from stratagem.errors import TracingError
 
-__all__ = ["NEEDS_VALUES", "explained"]
+__all__ = ["NEEDS_VALUES", "ReadInTraceError", "explained"]
 
 NEEDS_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -22,6 +22,18 @@ NEEDS_VALUES = (
     jax.errors.TracerIntegerConversionError,
     jax.errors.NonConcreteBooleanIndexError,
 )
+
+
+class ReadInTraceError(TracingError):
+    """A function that is being traced took an element of a data set."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the next element of a data set was taken inside a function that is traced once, which would see the same "
+            "element for ever",
+            fix="take it outside, and give it to strategy.run(step, args=(batch,))",
+        )
+
 
 _OURS = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({*site.getsitepackages(), site.getusersitepackages(), sys.prefix + "/lib", sys.base_prefix + "/lib"})
