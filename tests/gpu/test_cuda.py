@@ -85,3 +85,30 @@ def test_a_program_gives_the_results_of_one_gpu(name: str, replicas: int, gpu_po
     assert_same_on_all_replicas(results)
     for result in results:
         assert_equal_results(result, expected, 1e-4)
+
+
+def sums_of_a_divided_data_set() -> list[tuple[str, float]]:
+    """Where each element lies, and what a step that is behind the copies makes of it."""
+    import numpy as np
+
+    import stratagem
+
+    strategy = stratagem.MirroredStrategy()
+    rows = np.arange(64 * 4096, dtype="float32").reshape(64, 4096) % 97
+    found = []
+    for batch in strategy.experimental_distribute_dataset(stratagem.ArrayDataset(rows, 8)):
+        (mine,) = strategy.experimental_local_results(batch)
+        # The device is busy for a while, so the next copies are on their way while this is computed.
+        busy = torch.ones((2048, 2048), device=mine.device)
+        for _ in range(20):
+            busy = busy @ busy / 2048
+        found.append((str(mine.device), float(strategy.reduce("SUM", batch, axis=0).sum() + 0 * busy[0, 0])))
+    return found
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_was_copied_ahead_from_pinned_memory_is_whole_when_a_step_reads_it(replicas: int, gpu_pool: Any) -> None:
+    expected = [float((torch.arange(64 * 4096) % 97).reshape(8, -1)[step].sum()) for step in range(8)]
+    for rank, found in enumerate(gpu_pool(replicas).run(sums_of_a_divided_data_set)):
+        assert [device for device, _ in found] == [f"cuda:{rank}"] * 8
+        assert [total for _, total in found] == pytest.approx(expected)

@@ -160,6 +160,10 @@ class Engine(ABC):
         """Whether a replica function is being traced: `local_replica_ids` is then one traced id, of whoever runs it."""
         return False
 
+    def fetched(self, value: object) -> Tensor:
+        """`to_tensor(value)` of something that was read ahead: the copy to an accelerator may still be under way."""
+        return self.to_tensor(value)
+
     def refuse_reading_in_trace(self) -> None:  # noqa: B027 - engines that trace nothing have nothing to refuse
         """Called before the next element of a data set is taken: a trace would see that one for ever.
 

@@ -97,10 +97,10 @@ class Element:
             joined = self._engine.per_replica(PerReplica(leaves, replica_ids))
             if joined.stack is not None:
                 return joined
-        return PerReplica([self._engine.to_tensor(leaf) for leaf in leaves], replica_ids)
+        return PerReplica([self._engine.fetched(leaf) for leaf in leaves], replica_ids)
 
     def _placed(self, leaf: Any) -> Any:
-        return leaf if not self._to_device or _on_host(leaf) else self._engine.to_tensor(leaf)
+        return leaf if not self._to_device or _on_host(leaf) else self._engine.fetched(leaf)
 
 
 class OptionalElement:

@@ -154,6 +154,14 @@ class TorchEngine(Engine):
             return torch.tensor(array, device=self._device)
         return torch.as_tensor(array, device=self._device)
 
+    def fetched(self, value: object) -> Tensor:
+        if self._device.type != "cuda" or not isinstance(value, (np.ndarray, torch.Tensor)):
+            return self.to_tensor(value)
+        host = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+        # From pinned memory the copy needs no CPU. It is put before the steps of the device's stream that come after
+        # it, and torch keeps the pinned memory until it is done.
+        return host.to(self._device) if host.is_cuda else host.pin_memory().to(self._device, non_blocking=True)
+
     def run_on_replicas(
         self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
     ) -> tuple[T, ...]:
