@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras import callbacks as keras_callbacks
+
+from stratagem.keras_fit._variable import hold, let_go, read_on_demand
 
 # They write and decide nothing that training depends on.
 _WRITERS = (
@@ -32,6 +35,38 @@ class _Reader(keras_callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._inner.on_train_begin(logs)
+
+
+class _Holder(keras_callbacks.Callback):
+    """Reads on all processes what is brought together when it is read, before the chief's callbacks save it alone."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        hold(read_on_demand(self.model))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        hold(read_on_demand(self.model))
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        let_go(read_on_demand(self.model))
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        let_go(read_on_demand(self.model))
+
+
+@contextlib.contextmanager
+def held_for_the_chief(model: Any, kwargs: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Around a method of a model on several processes: its keyword arguments, with a callback more if one is needed."""
+    given = kwargs.get("callbacks")
+    listed = given if isinstance(given, list) else []
+    saves = any(isinstance(one, (*_WRITERS, keras_callbacks.BackupAndRestore)) for one in listed)
+    # What a model holds that is not built yet, nobody knows.
+    if not saves or (model.built and not read_on_demand(model)):
+        yield kwargs
+        return
+    try:
+        yield {**kwargs, "callbacks": [_Holder(), *listed]}
+    finally:
+        let_go(read_on_demand(model))
 
 
 def run_quietly(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -41,6 +41,11 @@ INTERNALS = (
         "current_path",
         "a variable that a program makes itself has none; those of layers, optimizers and metrics have their owner's",
     ),
+    Internal(
+        "keras.src.backend.common.symbolic_scope",
+        "in_symbolic_scope",
+        "whether a layer is called for the shapes of its outputs only",
+    ),
     Internal("keras.metrics.MeanMetricWrapper", "_fn", "a user's function may give one number for a whole batch"),
     Internal("keras.src.losses.loss", "apply_mask", "the weights that Keras divides by when there is a mask"),
     Internal(

@@ -9,11 +9,12 @@ import functools
 import importlib
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import keras
 from keras.src.backend.common.name_scope import current_path
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
 from stratagem._core import contexts, values
 from stratagem._core.contexts import CurrentStrategy
@@ -69,7 +70,8 @@ class DistributedVariable(keras.Variable, values.ReplicaVariable):
     held_value: Any = None  # what all processes read together, while one of them saves
 
     def _place(self) -> _Place:
-        if _THREAD.depth:
+        # Where Keras only works out shapes, nothing is to be brought together.
+        if _THREAD.depth or in_symbolic_scope():
             return _Place.COPY
         context, strategy = contexts.current(), self._strategy
         if context is not None and strategy is not None and context.strategy is not strategy:
@@ -327,14 +329,32 @@ def Variable(
 @contextlib.contextmanager
 def read_together(model: Any) -> Iterator[None]:
     """While one process saves a model: its variables that are brought together give what all read when this began."""
-    found = [v for v in model.variables if isinstance(v, DistributedVariable) and v.synchronization == "on_read"]
-    for variable in found:
-        variable.held_value = variable.own_value if variable.aggregation == "none" else variable.value
+    found = read_on_demand(model)
+    before = [variable.held_value for variable in found]
+    hold(found)
     try:
         yield
     finally:
-        for variable in found:
-            variable.held_value = None
+        for variable, value in zip(found, before, strict=True):
+            variable.held_value = value
+
+
+def read_on_demand(model: Any) -> list[DistributedVariable]:
+    """The model's variables that are brought together when they are read, by all processes at the same time."""
+    return [v for v in model.variables if isinstance(v, DistributedVariable) and v.synchronization == "on_read"]
+
+
+def hold(variables: Sequence[DistributedVariable]) -> None:
+    """Read them now; one process alone gets these values until they are let go."""
+    for variable in variables:
+        if variable.held_value is None:
+            variable.held_value = variable.own_value if variable.aggregation == "none" else variable.value
+
+
+def let_go(variables: Sequence[DistributedVariable]) -> None:
+    """Bring them together anew when they are read."""
+    for variable in variables:
+        variable.held_value = None
 
 
 def init_variable(original: Callable[..., None], variable: Any, *args: Any, **kwargs: Any) -> None:

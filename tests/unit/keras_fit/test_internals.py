@@ -227,6 +227,21 @@ def _training_begins_where_it_is_told() -> None:
     assert model.fit(X, Y, epochs=5, verbose=0).epoch == [3, 4]
 
 
+@check("keras.src.backend.common.symbolic_scope", "in_symbolic_scope")
+def in_symbolic_scope() -> None:
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+
+    seen: list[bool] = []
+
+    class Looking(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            seen.append(in_symbolic_scope())
+            return x
+
+    keras.Sequential([keras.Input((2,)), Looking()])(np.ones((1, 2), "float32"))
+    assert (seen[0], seen[-1]) == (True, False)
+
+
 @check("keras.src.trainers.data_adapters.data_adapter_utils", "class_weight_to_sample_weights")
 def class_weight_to_sample_weights() -> None:
     from keras.src.trainers.data_adapters.data_adapter_utils import class_weight_to_sample_weights

@@ -70,7 +70,8 @@ def _method(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
                 return original(model, *args, **kwargs)
             with engine.naming_the_lost(f"model.{original.__name__}()"), naming_empty_data():
                 run = original if engine.rank == _CHIEF else partial(_callbacks.run_quietly, original)
-                return run(model, *args, **kwargs)
+                with _callbacks.held_for_the_chief(model, kwargs) as kwargs:
+                    return run(model, *args, **kwargs)
     finally:
         _running.pop()
 

@@ -62,10 +62,11 @@ def _loop_on_replicas(original: Callable[..., Any], runner: Runner, model: Any, 
     with runner.method() as outermost, naming_empty_data():
         _running.append(runner)
         try:
-            if outermost and not runner.is_chief:
-                result = _callbacks.run_quietly(original, model, *args, **kwargs)
-            else:
-                result = original(model, *args, **kwargs)
+            with _callbacks.held_for_the_chief(model, kwargs) as kwargs:
+                if outermost and not runner.is_chief:
+                    result = _callbacks.run_quietly(original, model, *args, **kwargs)
+                else:
+                    result = original(model, *args, **kwargs)
         finally:
             _running.pop()
         if outermost and runner.transport.world_size > 1:
