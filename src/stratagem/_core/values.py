@@ -240,6 +240,8 @@ def regroup(
     Raises:
         StructureMismatchError: the structures differ.
     """
+    if keep_none and all(structure is None for structure in structures):
+        return None
     first, *others = structures
     for replica, other in zip(replica_ids[1:], others, strict=True):
         if (difference := nest.mismatch(first, other)) is not None:

@@ -135,7 +135,9 @@ class StrategyExtended(ABC):
         ids = self.engine.local_replica_ids
         point = _merge_point(ids)
         replicas = self._contexts_meeting_at(point)
-        rows = values.rows_of_batch((tuple(args), dict(kwargs)))
+        args, kwargs = tuple(args), dict(kwargs)
+        divided = bool(args or kwargs) and values.has_distributed((args, kwargs))
+        rows = values.rows_of_batch((args, kwargs)) if divided else None
         failures: list[BaseException] = []
 
         def call(local: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -144,7 +146,9 @@ class StrategyExtended(ABC):
                 return fn(*args, **kwargs)
 
         count = len(ids)
-        given = [(n, values.local(tuple(args), n, count), values.local(dict(kwargs), n, count)) for n in range(count)]
+        given: list[tuple[int, Any, Any]] = [(n, args, kwargs) for n in range(count)]
+        if divided:
+            given = [(n, values.local(args, n, count), values.local(kwargs, n, count)) for n in range(count)]
         if point is None:
             return self.joined(self.engine.run_on_replicas(call, given, [{}]))
 

@@ -45,12 +45,14 @@ class RunRandomState:
         self._device = device
         self._outside = self._own = torch.default_generator.get_state()
         self._left = b""
+        self._begins = False
         self._cuda_seed: int | None = None
 
     def __enter__(self) -> None:
         self._outside = torch.default_generator.get_state()
         outside = self._outside.numpy().tobytes()
-        if outside != self._left:
+        self._begins = outside != self._left
+        if self._begins:
             self._own = torch.Generator().manual_seed(self._mixed(zlib.crc32(outside))).get_state()
         if self._device.type == "cuda":
             self._part_on_cuda()
@@ -59,9 +61,10 @@ class RunRandomState:
     def __exit__(self, *_failure: object) -> None:
         self._own = torch.default_generator.get_state()
         torch.default_generator.set_state(self._outside)
-        # Whether this replica drew or not: one without rows may not have. Then a seed that is set again is seen.
-        torch.rand(())
-        self._left = torch.default_generator.get_state().numpy().tobytes()
+        if self._begins:
+            # So that a seed is seen that is set again. By every replica, whether it drew or, without rows, did not.
+            torch.rand(())
+            self._left = torch.default_generator.get_state().numpy().tobytes()
 
     def _part_on_cuda(self) -> None:
         # A device belongs to one process, and nothing outside the function has to be drawn there as elsewhere.
