@@ -5,9 +5,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+import keras
+
 from stratagem.keras_fit._hook import Hook, Hooks
+
+
+def draw(name: str, *parameters: float) -> None:
+    """Draw two numbers by one of Keras's functions."""
+    getattr(keras.random, name)((2,), *parameters, seed=keras.random.SeedGenerator(1))
+
+
+# By the name of its hook, a use of each function of Keras's that draws numbers of a shape.
+DRAWS: dict[str, Callable[[], None]] = {
+    "random.uniform": partial(draw, "uniform"),
+    "random.normal": partial(draw, "normal"),
+    "random.randint": partial(draw, "randint", 0, 9),
+    "random.truncated_normal": partial(draw, "truncated_normal"),
+    "random.gamma": partial(draw, "gamma", 1.0),
+    "random.beta": partial(draw, "beta", 1.0, 1.0),
+    "random.binomial": partial(draw, "binomial", 3.0, 0.5),
+}
 
 
 def name_of(hook: Hook) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from stratagem.keras_fit._jax import _hooks
 from stratagem.keras_fit._jax._hooks import HOOKS
-from tests.keras_tables import calls_while, in_place, name_of
+from tests.keras_tables import DRAWS, calls_while, in_place, name_of
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -116,15 +116,6 @@ def export() -> None:
 Use = Callable[[], None]
 
 
-def drawing(name: str, *parameters: float) -> Use:
-    """Draw two numbers by one of Keras's functions."""
-
-    def use() -> None:
-        getattr(keras.random, name)((2,), *parameters, seed=keras.random.SeedGenerator(1))
-
-    return use
-
-
 USES: dict[str, tuple[Use, ...]] = {
     "JAXTrainer.__init__": (classifier,),
     "Variable.__init__": (classifier,),
@@ -153,13 +144,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "BaseOptimizer.apply": (fit,),
     "LossScaleOptimizer.apply": (apply_scaled,),
     "random.draw_seed": (fit, draw),
-    "random.uniform": (drawing("uniform"),),
-    "random.normal": (drawing("normal"),),
-    "random.randint": (drawing("randint", 0, 9),),
-    "random.truncated_normal": (drawing("truncated_normal"),),
-    "random.gamma": (drawing("gamma", 1.0),),
-    "random.beta": (drawing("beta", 1.0, 1.0),),
-    "random.binomial": (drawing("binomial", 3.0, 0.5),),
+    **{name: (use,) for name, use in DRAWS.items()},
     "random.dropout": (fit,),
     "BatchNormalization.__init__": (normalize,),
     "BatchNormalization.call": (normalize, fit, predict),

@@ -203,8 +203,6 @@ def has_distributed(structure: Any) -> bool:
 
 def rows_of_batch(structure: Any) -> tuple[tuple[int, int, int], ...] | None:
     """Which rows of the global batch the local replicas have, as the first value that knows says."""
-    if not has_distributed(structure):
-        return None
     leaves = (leaf for leaf in nest.flatten(structure) if isinstance(leaf, DistributedValues))
     return next((leaf.rows for leaf in leaves if leaf.rows is not None), None)
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["put_random_states", "random_states"]
+__all__ = ["STRIDE", "put_random_states", "random_states"]
+
+# Between the seeds of replicas: odd and without pattern, so that their streams don't meet.
+STRIDE = 0x9E3779B1
 
 
 def random_states() -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ import torch
 
 from stratagem.keras_fit._torch import _hooks
 from stratagem.keras_fit._torch._hooks import HOOKS
-from tests.keras_tables import calls_while, in_place, name_of
+from tests.keras_tables import DRAWS, calls_while, in_place, name_of
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -171,13 +171,9 @@ def pool_the_average(_: Path) -> None:
 Use = Callable[[Path], None]
 
 
-def drawing(name: str, *parameters: float) -> Use:
-    """Draw two numbers by one of Keras's functions."""
-
-    def use(_: Path) -> None:
-        getattr(keras.random, name)((2,), *parameters, seed=keras.random.SeedGenerator(1))
-
-    return use
+def without_folder(use: Callable[[], None]) -> Use:
+    """A use that writes nothing."""
+    return lambda _: use()
 
 
 # Public ways to each hook.
@@ -209,13 +205,7 @@ USES: dict[str, tuple[Use, ...]] = {
     "LossScaleOptimizer.apply": (apply_scaled,),
     "Adam._parallel_update_step": (apply,),
     "random.draw_seed": (draw, drop_out, fit),
-    "random.uniform": (drawing("uniform"),),
-    "random.normal": (drawing("normal"),),
-    "random.randint": (drawing("randint", 0, 9),),
-    "random.truncated_normal": (drawing("truncated_normal"),),
-    "random.gamma": (drawing("gamma", 1.0),),
-    "random.beta": (drawing("beta", 1.0, 1.0),),
-    "random.binomial": (drawing("binomial", 3.0, 0.5),),
+    **{name: (without_folder(use),) for name, use in DRAWS.items()},
     "random.dropout": (drop_out,),
     "BatchNormalization.__init__": (make_a_batch_normalization,),
     "BatchNormalization.call": (normalize, fit, predict),

@@ -7,7 +7,7 @@ import zlib
 
 import torch
 
-from stratagem.engines._random_state import put_random_states, random_states
+from stratagem.engines._random_state import STRIDE, put_random_states, random_states
 from stratagem.engines.torch._transport import Transport
 
 _CHIEF = 0
@@ -25,8 +25,14 @@ def share_random_state(transport: Transport) -> None:
             torch.set_rng_state(torch_state)
 
 
-# Odd and without pattern, so that replicas' streams don't meet.
-STRIDE = 0x9E3779B1
+def mixed(seed: int, replica: int) -> int:
+    """The seed of a replica's own stream; replica 0 has `seed` itself."""
+    return (seed + replica * STRIDE) & 0xFFFFFFFF
+
+
+def stream(state: bytes, replica: int) -> torch.Tensor:
+    """The random state with which a replica's own stream begins, where the common one is `state`."""
+    return torch.Generator().manual_seed(mixed(zlib.crc32(state), replica)).get_state()
 
 
 class RunRandomState:
@@ -53,7 +59,7 @@ class RunRandomState:
         outside = self._outside.numpy().tobytes()
         self._begins = outside != self._left
         if self._begins:
-            self._own = torch.Generator().manual_seed(self._mixed(zlib.crc32(outside))).get_state()
+            self._own = stream(outside, self._replica)
         if self._device.type == "cuda":
             self._part_on_cuda()
         torch.default_generator.set_state(self._own)
@@ -69,8 +75,5 @@ class RunRandomState:
     def _part_on_cuda(self) -> None:
         # A device belongs to one process, and nothing outside the function has to be drawn there as elsewhere.
         if torch.cuda.initial_seed() != self._cuda_seed:
-            self._cuda_seed = self._mixed(torch.cuda.initial_seed())
+            self._cuda_seed = mixed(torch.cuda.initial_seed(), self._replica)
             torch.cuda.manual_seed(self._cuda_seed)
-
-    def _mixed(self, seed: int) -> int:
-        return (seed + self._replica * STRIDE) & 0xFFFFFFFF

@@ -9,12 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 from keras.random import SeedGenerator
 
+from stratagem.engines._random_state import STRIDE
 from stratagem.engines.jax._tracing import in_replica_trace, replica_id, replicas, rows_of_replica
 from stratagem.keras_fit._draws import Rows, is_for_all
 from stratagem.keras_fit._jax import _trace
-
-# Odd and without pattern, so that replicas' streams don't meet.
-_STRIDE = 0x9E3779B1
 
 
 def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
@@ -26,7 +24,7 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
     drawn = original(seed)
     if is_for_all() or not isinstance(seed, SeedGenerator) or not (_trace.replica_step() or in_replica_trace()):
         return drawn
-    return drawn.at[0].add(replica_id().astype(jnp.uint32) * jnp.uint32(_STRIDE))
+    return drawn.at[0].add(replica_id().astype(jnp.uint32) * jnp.uint32(STRIDE))
 
 
 def rows_here() -> Rows | None:

@@ -8,8 +8,9 @@ and each replica takes its rows of what the chief read.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from keras import tree
@@ -28,15 +29,15 @@ from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, cut
 _CHIEF = 0
 
 
-class OwnBatches(Protocol):
+class OwnBatches(ABC):
     """What can be asked for a replica's parts of the batches."""
 
+    @abstractmethod
     def batches(self, count: int = 0, begin: Callable[[], None] = lambda: None) -> Iterator[Any]:
         """Those of one pass without the first `count`; `begin` is called before they are read."""
-        ...
 
 
-class ReplicaDataAdapter(DataAdapter):
+class ReplicaDataAdapter(DataAdapter, OwnBatches):
     """A Keras data adapter seen from one replica; a collective to make.
 
     Args:

@@ -15,11 +15,11 @@ from stratagem.data._split import Share, share_of
 from stratagem.engines.torch._transport import Transport
 from stratagem.keras_fit._divided import DividedData
 from stratagem.keras_fit._rows import num_rows
-from stratagem.keras_fit._torch._adapter import Batches
+from stratagem.keras_fit._torch._adapter import Batches, OwnBatches
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch
 
 
-class DividedBatches(DividedData):
+class DividedBatches(DividedData, OwnBatches):
     """A divided data set seen from one replica.
 
     Args:

@@ -14,8 +14,7 @@ from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchData
 from stratagem.engines import select
 from stratagem.keras_fit import _attachment, _resume, _resume_random
 from stratagem.keras_fit._resume_random import RandomStates
-from stratagem.keras_fit._torch._adapter import ReplicaDataAdapter, batches_after
-from stratagem.keras_fit._torch._divided import DividedBatches
+from stratagem.keras_fit._torch._adapter import OwnBatches, batches_after
 from stratagem.keras_fit._torch._runner import runner_of
 from stratagem.keras_fit._torch._seeds import ReplicaRandomState
 
@@ -83,7 +82,7 @@ def get_iterator(original: Callable[[Any], Any], epoch_iterator: Any) -> Iterato
     adapter = epoch_iterator.data_adapter
 
     def open_pass(count: int, begin: Callable[[], None]) -> Iterator[Any]:
-        if isinstance(adapter, (ReplicaDataAdapter, DividedBatches)):
+        if isinstance(adapter, OwnBatches):
             return adapter.batches(count, begin)
         loader = original(epoch_iterator)
         if isinstance(adapter, ArrayDataAdapter) and count:

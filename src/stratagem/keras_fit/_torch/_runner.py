@@ -20,7 +20,7 @@ from stratagem.engines.torch import TorchEngine
 from stratagem.engines.torch._transport import Transport
 from stratagem.keras_fit._rows import num_rows
 from stratagem.keras_fit._step import Step
-from stratagem.keras_fit._torch._adapter import ReplicaDataAdapter
+from stratagem.keras_fit._torch._adapter import OwnBatches, ReplicaDataAdapter
 from stratagem.keras_fit._torch._batches import BatchLedger, LocalBatch, as_tensors, cut
 from stratagem.keras_fit._torch._divided import DividedBatches
 from stratagem.keras_fit._torch._seeds import ReplicaRandomState
@@ -74,7 +74,7 @@ class Runner:
 
     def adapt(self, adapter: Any) -> Any:
         """The replica's view of a data adapter that Keras made."""
-        if self._transport.world_size == 1 or isinstance(adapter, (ReplicaDataAdapter, DividedBatches)):
+        if self._transport.world_size == 1 or isinstance(adapter, OwnBatches):
             return adapter
         return ReplicaDataAdapter(adapter, self._transport, self._ledger)
 

@@ -13,7 +13,7 @@ import torch
 from keras.random import SeedGenerator
 
 from stratagem._core import contexts
-from stratagem.engines.torch._random_state import STRIDE
+from stratagem.engines.torch._random_state import mixed, stream
 from stratagem.keras_fit import _step
 from stratagem.keras_fit._draws import Rows, is_for_all
 
@@ -28,7 +28,7 @@ def draw_seed(original: Callable[[Any], Any], seed: Any) -> Any:
     if replica == 0 or not isinstance(seed, SeedGenerator):
         return drawn
     first, second = (int(word) for word in drawn)
-    return (first + replica * STRIDE) & 0xFFFFFFFF, second
+    return mixed(first, replica), second
 
 
 def rows_here() -> Rows | None:
@@ -95,10 +95,10 @@ class ReplicaRandomState:
             return
         common = torch.get_rng_state()
         if self._own is None:
-            seed = (zlib.crc32(common.numpy().tobytes()) + self._replica * STRIDE) & 0xFFFFFFFF
-            self._own = torch.Generator().manual_seed(seed).get_state()
+            state = common.numpy().tobytes()
+            self._own = stream(state, self._replica)
             if self._device.type == "cuda":
-                torch.cuda.manual_seed(seed)
+                torch.cuda.manual_seed(mixed(zlib.crc32(state), self._replica))
         before = self._own
         torch.set_rng_state(before)
         try:
