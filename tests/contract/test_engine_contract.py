@@ -47,7 +47,7 @@ TORCH_ROWS = (
 )
 FAKE_ROWS = tuple(Row("fake", "threads", replicas) for replicas in (1, 2, 3))
 # Processes, and the replicas over all of them.
-JAX_TOPOLOGIES = ((1, 1), thorough((1, 2)), (1, 4), (2, 4), thorough((4, 4)))
+JAX_TOPOLOGIES = ((1, 1), thorough((1, 2)), thorough((1, 4)), (2, 4), thorough((4, 4)))
 # An engine's own before the last one, which leaves the job.
 *_FIRST, _LAST = PROMISES
 _OWN = {"torch": TORCH_PROMISES, "jax": JAX_PROMISES}

@@ -44,8 +44,11 @@ def plain(name: str, engine: str, replica_pool: Any) -> Any:
     return _plain[name, engine]
 
 
-LONG_ROWS = {("torch", 3), ("jax", 4)}
-LONG_PROGRAMS = {("every_optimizer", "jax")}  # golden cases have the common optimizers
+LONG_ROWS = {("torch", 1), ("torch", 3), ("jax", 4)}
+LONG_PROGRAMS = {
+    ("every_optimizer", "jax"),
+    ("every_reduction_and_custom_losses", "jax"),
+}  # golden cases have the common optimizers
 
 
 def _row(name: str, engine: str, replicas: int) -> Any:

@@ -64,7 +64,7 @@ def train(folder: str, data: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("data", [thorough("arrays"), "generator"])
+@pytest.mark.parametrize("data", [thorough("arrays"), thorough("generator")])
 def test_every_topology_gives_the_same_results_and_files(data: str, replica_pool: Any, tmp_path: Path) -> None:
     results: dict[int, Any] = {}
     for processes in PROCESSES:
