@@ -43,7 +43,7 @@ format: setup ## let ruff rewrite
 types: setup ## pyright
 	$(BIN)/pyright
 
-test-thorough: setup ## rows of the large tables that the suite leaves out (a quarter of an hour)
+test-thorough: setup ## rows of the large tables that the suite leaves out (half an hour)
 	$(BIN)/python -m pytest -m thorough
 
 test-gpu: setup ## the tests that need CUDA devices

@@ -82,7 +82,8 @@ class Modules:
         waiting = [root for root in self._roots.values() if root.without_shape]
         for root in roots:
             root.begin()
-        before = BuffersBefore([buffer for root in roots for buffer in root.buffers])
+        buffers = [buffer for root in roots for buffer in root.buffers]
+        before = BuffersBefore(buffers) if self._have_buffers else None
         self._in_run, self._reduced_numbers = True, 0
         failed = True
         try:
@@ -94,7 +95,7 @@ class Modules:
                 root.end(failed=failed)
         for root in waiting:
             root.refuse_new_shapes()
-        if self._have_buffers:
+        if before is not None:
             before.agree(self._transport, rows_of(args))
 
     def note_all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -132,6 +133,8 @@ class Modules:
         if self._seen != (self._edits, len(self._noted)):
             self._find_roots()
             self._seen = (self._edits, len(self._noted))
+        if not self._roots:
+            return []
         for root in self._roots.values():
             root.refresh()
         roots = [root for _, root in sorted(self._roots.items()) if not root.without_shape]

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 
 _SPINS = 200
-_FIRST_NAP_SECONDS = 20e-6
+_SHORTEST_NAP_SECONDS = 20e-6
 _LONGEST_NAP_SECONDS = 1e-3
+_NAPS_PART = 1 / 20  # of the time waited so far: nobody is told later than by that much
 _CHECK_SECONDS = 0.1
 
 
@@ -34,11 +35,9 @@ def wait_until(
         # Gives the core to a replica that shares it; costs a microsecond where none does. time.sleep(0) would sleep for
         # as long as the kernel's timers are coarse: some 50 of them.
         os.sched_yield()
-    start = check = time.monotonic()
-    nap = _FIRST_NAP_SECONDS
+    start = check = now = time.monotonic()
     while not ready():
-        time.sleep(nap)
-        nap = min(nap * 1.5, _LONGEST_NAP_SECONDS)
+        time.sleep(min(max(_NAPS_PART * (now - start), _SHORTEST_NAP_SECONDS), _LONGEST_NAP_SECONDS))
         now = time.monotonic()
         if now - check > _CHECK_SECONDS:
             check = now
