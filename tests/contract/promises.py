@@ -245,6 +245,14 @@ def objects_come_in_replica_order(engine: Engine) -> None:
 
 
 @promise
+def each_process_brings_one_object_and_any_process_may_be_taken_from(engine: Engine) -> None:
+    everyones = engine.all_processes_objects(engine.local_replica_ids)
+    assert [replica for ids in everyones for replica in ids] == list(range(engine.num_replicas))
+    for source in range(engine.num_replicas):
+        assert source in engine.take_object(engine.local_replica_ids, source, "the replicas of a process")
+
+
+@promise
 def broadcast_gives_what_any_one_replica_has(engine: Engine) -> None:
     for source in range(engine.num_replicas):
         values = each(engine, lambda replica: [np.full(3, replica, np.float32), np.array(replica, np.int64)])

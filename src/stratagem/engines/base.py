@@ -228,6 +228,11 @@ class Engine(ABC):
     def all_gather_objects(self, values: Sequence[object]) -> tuple[Any, ...]:
         """One picklable object per local replica in, those of all replicas out, in replica order."""
 
+    def all_processes_objects(self, value: object) -> tuple[Any, ...]:
+        """One picklable object per process in, those of all processes out, in the order of their replicas."""
+        count = len(self.local_replica_ids)  # all processes have equally many
+        return self.all_gather_objects([value, *[None] * (count - 1)])[::count]
+
     def take_object(self, value: object, source: int, what: str) -> Any:
         """The picklable object that the process of replica `source` brought; the others' is not looked at.
 
@@ -237,7 +242,8 @@ class Engine(ABC):
             what: Names it in errors.
         """
         del what
-        return self.all_gather_objects([value, *[None] * (len(self.local_replica_ids) - 1)])[source]
+        local = self.local_replica_ids
+        return self.all_processes_objects(value if source in local else None)[source // len(local)]
 
     @abstractmethod
     def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:

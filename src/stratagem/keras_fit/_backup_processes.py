@@ -54,9 +54,7 @@ class Processes:
         """What each process says, by rank."""
         if self._engine is None or self.count == 1:
             return [mine]
-        others = [None] * (len(self._engine.local_replica_ids) - 1)
-        said = self._engine.all_gather_objects([(mine,), *others])
-        return [one[0] for one in said if one is not None]
+        return list(self._engine.all_processes_objects(mine))
 
     def on_chief(self, do: Callable[[], T]) -> T:
         """What `do` returns on the chief, the only one that calls it; what it raises of ours is raised on all."""

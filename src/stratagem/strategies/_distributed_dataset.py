@@ -39,8 +39,8 @@ class EngineJob:
 
     def say(self, mine: Any) -> list[Any]:
         """What each worker's first process says, by worker."""
-        said = self._engine.all_gather_objects([mine, *[None] * (len(self._place.local_ids) - 1)])
-        return [said[self._place.leader(worker)] for worker in range(self._place.num_workers)]
+        said = self._engine.all_processes_objects(mine)
+        return list(said[:: len(said) // self._place.num_workers])
 
     def take(self, brought: Any, source: int, what: str) -> Any:
         """What the process of replica `source` brought."""

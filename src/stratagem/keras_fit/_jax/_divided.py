@@ -36,10 +36,7 @@ def _global(engine: JaxEngine, parts: Parts) -> Any | None:
             lambda leaf: jax.make_array_from_process_local_data(sharding, leaf, (sum(counts), *leaf.shape[1:])), mine
         )
     # Rows don't lie where XLA wants them, so every process gets the whole batch.
-    said = engine.all_gather_objects([mine, *[None] * (len(parts) - 1)])
-    return tree.map_structure(
-        lambda *leaves: np.concatenate(leaves), *[theirs for theirs in said if theirs is not None]
-    )
+    return tree.map_structure(lambda *leaves: np.concatenate(leaves), *engine.all_processes_objects(mine))
 
 
 def _counts(engine: JaxEngine, parts: Parts) -> list[int]:

@@ -70,8 +70,7 @@ def _batches_of(engine: JaxEngine, adapter: Any, count: int, begin: Callable[[],
 
 def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:
     mine = fingerprint(adapter._inputs) if isinstance(adapter, ArrayDataAdapter) else None
-    said = engine.all_gather_objects(_from_all(engine, (mine, adapter.num_batches)))
-    everyones = [theirs for theirs in said if theirs is not None]
+    everyones = engine.all_processes_objects((mine, adapter.num_batches))
     chiefs = everyones[_CHIEF]
     for rank, (_, num_batches) in enumerate(everyones):
         # Keras counts the steps of each process by its own.
@@ -90,13 +89,13 @@ def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:
 
 def share_random_state(engine: JaxEngine) -> None:
     """Go on with the chief's random states everywhere: orders and initial weights are drawn from them."""
-    put_random_states(engine.all_gather_objects(_from_all(engine, random_states()))[_CHIEF])
+    put_random_states(engine.take_object(random_states(), _CHIEF, "the random state"))
 
 
 def _from_chief(engine: JaxEngine, read: Iterator[Any]) -> Iterator[Any]:
     while True:
         word, batch, error = _next(read) if engine.rank == _CHIEF else ("", None, None)
-        word, batch = engine.all_gather_objects(_from_all(engine, (word, batch)))[_CHIEF]
+        word, batch = engine.take_object((word, batch), _CHIEF, "the next batch")
         if error is not None:
             raise error
         if word == "end":
@@ -117,8 +116,3 @@ def _next(read: Iterator[Any]) -> tuple[str, Any, BaseException | None]:
 
 def _to_numpy(part: Any) -> Any:
     return np.asarray(part) if isinstance(part, jax.Array) else part
-
-
-def _from_all(engine: JaxEngine, mine: Any) -> list[Any]:
-    """One object a local replica, of which the first says something."""
-    return [mine, *[None] * (len(engine.local_replica_ids) - 1)]
