@@ -46,9 +46,9 @@ def plain(name: str, engine: str, replica_pool: Any) -> Any:
 
 LONG_ROWS = {("torch", 1), ("torch", 3), ("jax", 4)}
 LONG_PROGRAMS = {
-    ("every_optimizer", "jax"),
+    ("every_optimizer", "jax"),  # golden cases have the common optimizers
     ("every_reduction_and_custom_losses", "jax"),
-}  # golden cases have the common optimizers
+}
 
 
 def _row(name: str, engine: str, replicas: int) -> Any:

@@ -11,7 +11,6 @@ import pytest
 
 from stratagem.errors import ReplicaFailedError
 from stratagem.testing import assert_same_on_all_replicas
-from tests.engines import thorough
 from tests.integration.test_keras_fit import assert_equal_results
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -64,7 +63,8 @@ def train(folder: str, data: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("data", [thorough("arrays"), thorough("generator")])
+@pytest.mark.thorough
+@pytest.mark.parametrize("data", ["arrays", "generator"])
 def test_every_topology_gives_the_same_results_and_files(data: str, replica_pool: Any, tmp_path: Path) -> None:
     results: dict[int, Any] = {}
     for processes in PROCESSES:

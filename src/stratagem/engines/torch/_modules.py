@@ -82,8 +82,7 @@ class Modules:
         waiting = [root for root in self._roots.values() if root.without_shape]
         for root in roots:
             root.begin()
-        buffers = [buffer for root in roots for buffer in root.buffers]
-        before = BuffersBefore(buffers) if self._have_buffers else None
+        before = BuffersBefore([buffer for root in roots for buffer in root.buffers])
         self._in_run, self._reduced_numbers = True, 0
         failed = True
         try:
@@ -95,7 +94,7 @@ class Modules:
                 root.end(failed=failed)
         for root in waiting:
             root.refuse_new_shapes()
-        if before is not None:
+        if self._have_buffers:
             before.agree(self._transport, rows_of(args))
 
     def note_all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -133,8 +132,6 @@ class Modules:
         if self._seen != (self._edits, len(self._noted)):
             self._find_roots()
             self._seen = (self._edits, len(self._noted))
-        if not self._roots:
-            return []
         for root in self._roots.values():
             root.refresh()
         roots = [root for _, root in sorted(self._roots.items()) if not root.without_shape]
