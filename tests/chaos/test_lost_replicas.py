@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,20 @@ def in_a_collective(rank: int, lose: Callable[[], None]) -> None:
     engine.all_reduce(Reduction.SUM, [[torch.ones(3)]])
 
 
+def in_handing_out(rank: int, lose: Callable[[], None]) -> None:
+    """Take what the victim reads, which is lost while it reads the third item."""
+    engine = select.engine()
+    engine.connect(engine.local_devices())
+
+    def items() -> Iterator[int]:
+        yield from (1, 2)
+        time.sleep(0.3)  # the others wait by now
+        lose()
+
+    for _ in engine.hand_out(items() if rank == VICTIM else None, VICTIM, "the next item", depth=1):
+        pass
+
+
 def killed_in_a_bucket_reduction(rank: int) -> None:
     in_a_bucket_reduction(rank, kill_self)
 
@@ -93,6 +107,14 @@ def frozen_in_a_collective(rank: int) -> None:
     in_a_collective(rank, freeze_self)
 
 
+def killed_in_handing_out(rank: int) -> None:
+    in_handing_out(rank, kill_self)
+
+
+def frozen_in_handing_out(rank: int) -> None:
+    in_handing_out(rank, freeze_self)
+
+
 def others(outcomes: list[Outcome]) -> list[Outcome]:
     return [outcome for rank, outcome in enumerate(outcomes) if rank != VICTIM]
 
@@ -109,6 +131,7 @@ def assert_named(outcome: Outcome, kind: type[StratagemError], text: str, place:
     [
         (killed_in_a_bucket_reduction, "the gradients"),
         (killed_in_a_collective, "in all_reduce(SUM) of float32[3]"),
+        (killed_in_handing_out, f"in taking the next item from replica {VICTIM}"),
     ],
 )
 def test_a_killed_replica_is_named_at_once(
@@ -129,6 +152,7 @@ def test_a_killed_replica_is_named_at_once(
     [
         (frozen_in_a_bucket_reduction, "the gradients"),
         (frozen_in_a_collective, "in all_reduce(SUM) of float32[3]"),
+        (frozen_in_handing_out, f"in taking the next item from replica {VICTIM}"),
     ],
 )
 def test_a_frozen_replica_is_named_within_the_limit(

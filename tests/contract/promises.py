@@ -6,7 +6,7 @@ Each starts from what a replica has by its id, and knows from the ids alone what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 
 from stratagem._core.enums import Reduction
 from stratagem.engines.base import Engine
-from stratagem.errors import ArgumentTypeError, StructureMismatchError
+from stratagem.errors import ArgumentTypeError, ReplicaFailedError, StructureMismatchError
 from stratagem.testing.fake_engine import FakeVariable
 
 Promise = Callable[[Engine], None]
@@ -250,6 +250,53 @@ def each_process_brings_one_object_and_any_process_may_be_taken_from(engine: Eng
     assert [replica for ids in everyones for replica in ids] == list(range(engine.num_replicas))
     for source in range(engine.num_replicas):
         assert source in engine.take_object(engine.local_replica_ids, source, "the replicas of a process")
+
+
+@promise
+def items_that_one_process_reads_come_in_order_and_its_error_after_them(engine: Engine) -> None:
+    sizes = (3, 100_000, 0, 50_000, 1_000_000, 5)
+    last = engine.num_replicas - 1
+    for source in (0, last):
+        reads = source in engine.local_replica_ids
+        for depth in (0, 1, 3):
+
+            def items(depth: int = depth) -> Iterator[Any]:
+                for size in sizes:
+                    yield {"numbers": np.full(size, size, np.float32), "text": "x" * depth}
+                raise KeyError("a row is missing")
+
+            found = engine.hand_out(items() if reads else None, source, "the next row", depth)
+            for size in sizes:
+                item = next(found)
+                assert item["text"] == "x" * depth
+                assert_all([item["numbers"]], np.full(size, size, np.float32))
+            with pytest.raises(KeyError if reads else ReplicaFailedError, match="a row is missing"):
+                next(found)
+
+
+@promise
+def of_items_that_are_handed_out_some_may_be_left_and_two_sequences_read_at_once(engine: Engine) -> None:
+    for depth in (0, 2):
+
+        def opened(depth: int = depth) -> Iterator[int]:
+            return engine.hand_out(iter(range(9)) if engine.rank == 0 else None, 0, "the next number", depth)
+
+        begun = opened()
+        assert next(begun) == 0
+        del begun
+        assert list(zip(opened(), opened(), strict=True)) == [(number, number) for number in range(9)]
+
+
+@promise
+def an_item_that_cannot_be_sent_is_an_error_of_its_own(engine: Engine) -> None:
+    if len(engine.local_replica_ids) == engine.num_replicas:
+        return  # sent to nobody
+    reads = engine.rank == 0
+    for depth in (0, 2):
+        found = engine.hand_out(iter([1, lambda: None]) if reads else None, 0, "the next item", depth)
+        assert next(found) == 1
+        with pytest.raises(Exception if reads else ReplicaFailedError, match="<lambda>"):
+            next(found)
 
 
 @promise

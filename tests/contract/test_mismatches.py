@@ -174,6 +174,23 @@ def test_report_41_all_replicas_raise_the_same_error_that_names_both_sides_and_l
         assert line in problem[start:]
 
 
+def take_one_more_on_the_last_replica(rank: int) -> None:
+    engine = select.engine()
+    engine.connect(engine.local_devices())
+    items = engine.hand_out(iter(range(9)) if rank == 0 else None, 0, "the next item", depth=2)
+    for _ in range(3 if rank == engine.num_replicas - 1 else 2):
+        next(items)
+    sum_of_3(engine)
+
+
+def test_a_replica_that_has_taken_one_more_batch_is_told_at_the_next_collective(run_job: RunJob) -> None:
+    for outcome in run_job(take_one_more_on_the_last_replica, 3, "shared_memory", timeout_seconds=3):
+        assert type(outcome.error) is CollectiveMismatchError, outcome.text
+        assert "replica 0 called all_reduce(SUM) of float32[3] at test_mismatches.py:" in str(outcome.error)
+        assert " after 2 batches, while replica 2 called all_reduce(SUM)" in str(outcome.error)
+        assert " after 3\n" in str(outcome.error)
+
+
 def use_different_devices(rank: int) -> None:
     engine = select.engine()
     engine.connect(["CPU:0", "CPU:1"] if rank == 0 else ["CPU:1", "CPU:0"])

@@ -14,7 +14,7 @@ from stratagem.data._prefetch import Ahead
 from stratagem.data._source import RowSource, Source
 from stratagem.data._spec import empty_like, num_rows, rows_of
 from stratagem.data._split import Share, share_of
-from stratagem.errors import ArgumentTypeError, ReplicaFailedError
+from stratagem.errors import ArgumentTypeError
 
 __all__ = [
     "BatchParts",
@@ -121,6 +121,10 @@ class Job(Protocol):
         """What the process of replica `source` brought."""
         ...
 
+    def hand_out(self, items: Iterator[Any] | None, source: int, what: str, depth: int) -> Iterator[Any]:
+        """Each of `items`, which the process of replica `source` reads `depth` ahead; others give None."""
+        ...
+
 
 class Feed(ABC):
     """Where the replicas' parts come from."""
@@ -175,22 +179,12 @@ class SharedFeed(Feed):
     def open(self, start: int) -> tuple[Iterator[Parts], bool]:
         # Opened now: what is wrong with the data set is said before the first step.
         read = self.source.batches(start) if 0 in self.place.local_ids else None
-        if read is not None and self.place.is_alone:
-            # Read in one thread, divided and placed in another: a slow source doesn't wait for that either.
-            return self._parts(Ahead(read, 1)), True
-        return self._parts(None if read is None else Ahead(read, self.depth)), False
+        # One that is alone divides and places in another thread: a slow source doesn't wait for that either.
+        depth = 1 if self.place.is_alone else self.depth
+        return self._parts(self.job.hand_out(read, 0, "the next batch", depth)), self.place.is_alone
 
-    def _parts(self, read: Iterator[Any] | None) -> Iterator[Parts]:
-        while True:
-            word, batch, error = ("", None, None) if read is None else _next(read)
-            if not self.place.is_alone:
-                word, batch = self.job.take((word, batch), 0, "the next batch")
-            if error is not None:
-                raise error
-            if word == "end":
-                return
-            if word != "batch":
-                raise ReplicaFailedError(f"the chief could not read the next batch: {word}")
+    def _parts(self, read: Iterator[Any]) -> Iterator[Parts]:
+        for batch in read:
             rows = num_rows(batch)
             if rows is None:
                 raise ArgumentTypeError(
@@ -220,9 +214,10 @@ class OwnFeed(Feed):
         mine = itertools.islice(self.steps(), start, None) if self.place.leads else iter(())
         if self.place.is_alone:
             return mine, True
-        mine = Ahead(mine, self.depth) if self.place.leads else mine
         if self.place.num_workers == 1:
-            return (self._local(step) for step in self._shared(mine)), False
+            steps = self.job.hand_out(mine if self.place.leads else None, 0, "the next batch", self.depth)
+            return (self._local(step) for step in steps), False
+        mine = Ahead(mine, self.depth) if self.place.leads else mine
         first = next(mine, None)
         left = None if self.count is None else max(0, self.count - start)
         said = self.job.say((left, None if first is None else empty_like(first[0])))
@@ -253,7 +248,7 @@ class OwnFeed(Feed):
             yield from steps
             return
         while True:
-            brought = next(steps, None) if self.place.leads or self.place.num_workers > 1 else None
+            brought = next(steps, None)
             mine = None
             for worker in range(self.place.num_workers):
                 leader = self.place.leader(worker)
@@ -284,12 +279,3 @@ def sets_of(batches: Iterator[Any], count: int) -> Iterator[Parts]:
     """Steps of `count` elements each, one for each replica of a worker; in the last, some may be without rows."""
     while elements := list(itertools.islice(batches, count)):
         yield elements + [empty_like(elements[0])] * (count - len(elements))
-
-
-def _next(read: Iterator[Any]) -> tuple[str, Any, BaseException | None]:
-    try:
-        return "batch", next(read), None
-    except StopIteration:
-        return "end", None, None
-    except Exception as error:  # noqa: BLE001 - raised again once the other processes know
-        return f"{type(error).__name__}: {error}", None, error

@@ -6,13 +6,17 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["Ahead"]
 
 _LOOK_SECONDS = 0.1
 _END = object()
+
+
+def _nothing() -> None:
+    """Nobody looks."""
 
 
 class Ahead(Iterator[Any]):
@@ -24,12 +28,14 @@ class Ahead(Iterator[Any]):
     Args:
         items: Read in the thread alone.
         depth: The most that wait.
+        look: Called about ten times a second by whoever waits for an item; may raise, when waiting has become hopeless.
 
     >>> list(Ahead(iter([1, 2, 3]), depth=2))
     [1, 2, 3]
     """
 
-    def __init__(self, items: Iterator[Any], depth: int) -> None:
+    def __init__(self, items: Iterator[Any], depth: int, look: Callable[[], None] = _nothing) -> None:
+        self._look = look
         self._waiting: queue.Queue[Any] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         self._ended = False
@@ -43,7 +49,12 @@ class Ahead(Iterator[Any]):
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
-        item, error = self._waiting.get()
+        while True:
+            try:
+                item, error = self._waiting.get(timeout=_LOOK_SECONDS)
+                break
+            except queue.Empty:
+                self._look()
         if error is not None:
             self._ended = True
             raise error

@@ -33,6 +33,7 @@ class Header:
         details: More that others need to read the tensors.
         source: The only replica that brings tensors, if there is but one.
         run: Inside `strategy.run`, which call of it this is; else 0.
+        taken: How many items this replica has taken, of those that another one hands out without a collective.
     """
 
     operation: str
@@ -42,10 +43,11 @@ class Header:
     details: Any = field(default=None, compare=False)
     source: int | None = None
     run: int = 0
+    taken: int = 0
 
     def digest(self) -> tuple[int, int]:
         """Two numbers of 62 bits that are equal for headers that agree in all but the line."""
-        told = repr((self.operation, self.specs, self.free_axis, self.source, self.run))
+        told = repr((self.operation, self.specs, self.free_axis, self.source, self.run, self.taken))
         both = int.from_bytes(hashlib.blake2b(told.encode(), digest_size=16).digest())
         return both & _LOW_BITS, (both >> 64) & _LOW_BITS
 
@@ -97,6 +99,12 @@ def check_agreement(headers: Sequence[Header], replicas: Sequence[int] | None = 
             raise CollectiveMismatchError(
                 f"replica 0 called {first}, while replica {replica} called {other}",
                 fix="make every replica call the same collectives in the same order",
+            )
+        if other.taken != first.taken:
+            raise CollectiveMismatchError(
+                f"replica 0 called {first} after {first.taken} batches, while replica {replica} called {other} after "
+                f"{other.taken}",
+                fix="make every replica take the same number of elements of a data set",
             )
         if not _fits(first, other):
             raise StructureMismatchError(

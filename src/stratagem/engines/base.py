@@ -10,8 +10,9 @@ error that names the replica waited for.
 from __future__ import annotations
 
 import logging
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -20,6 +21,8 @@ from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
 from stratagem._core.options import CommunicationImplementation, CommunicationOptions
 from stratagem._core.values import DistributedValues
+from stratagem.data._prefetch import Ahead
+from stratagem.engines._handing_out import Said, items_of, said_of
 from stratagem.engines._stop import Alone, StopAgreement
 from stratagem.errors import NotBuiltError
 
@@ -244,6 +247,38 @@ class Engine(ABC):
         del what
         local = self.local_replica_ids
         return self.all_processes_objects(value if source in local else None)[source // len(local)]
+
+    def hand_out(self, items: Iterator[Any] | None, source: int, what: str, depth: int = 0) -> Iterator[Any]:
+        """Each of `items`, which the process of replica `source` reads, in every process.
+
+        All processes call this together, and go on from item to item together. An error in reading is raised where the
+        item is asked for: by the process that reads itself, by the others as ReplicaFailedError.
+
+        Args:
+            items: What to read; None in the other processes.
+            source: A replica.
+            what: Names an item in errors.
+            depth: How many items are read before they are asked for, in a thread; with 0 there is no thread.
+        """
+        if len(self.local_replica_ids) == self.num_replicas:
+            assert items is not None
+            return Ahead(items, depth) if depth else items
+        pickled = None if items is None else map(Said.pickled, said_of(items))
+        return items_of(self._hand_out(pickled, source, what, depth), source, what)
+
+    def _hand_out(
+        self, pickled: Iterator[tuple[Said, bytes]] | None, source: int, what: str, depth: int
+    ) -> Iterator[Said]:
+        """`hand_out` to other processes, of what is said of items."""
+        if pickled is not None and depth:
+            pickled = Ahead(pickled, depth)
+        return self._taken(pickled, source, what)
+
+    def _taken(self, pickled: Iterator[tuple[Said, bytes]] | None, source: int, what: str) -> Iterator[Said]:
+        while True:
+            mine = None if pickled is None else next(pickled)
+            data = self.take_object(None if mine is None else mine[1], source, what)
+            yield pickle.loads(data) if mine is None else mine[0]
 
     @abstractmethod
     def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:

@@ -46,6 +46,10 @@ class EngineJob:
         """What the process of replica `source` brought."""
         return self._engine.take_object(brought, source, what)
 
+    def hand_out(self, items: Iterator[Any] | None, source: int, what: str, depth: int) -> Iterator[Any]:
+        """Each of `items`, which the process of replica `source` reads ahead."""
+        return self._engine.hand_out(items, source, what, depth)
+
 
 class Element:
     """How the parts of a step become what the user gets.

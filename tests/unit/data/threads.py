@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -47,6 +47,13 @@ class Job:
 
     def take(self, brought: Any, source: int, what: str) -> Any:
         return self._threads._exchange(self._rank, brought)[source]
+
+    def hand_out(self, items: Iterator[Any] | None, source: int, what: str, depth: int) -> Iterator[Any]:
+        while True:
+            item = self.take(None if items is None else next(items, None), source, what)
+            if item is None:
+                return
+            yield item
 
 
 Make = Callable[[Place, Job], Feed]

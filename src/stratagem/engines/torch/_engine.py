@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -15,6 +15,7 @@ from stratagem._core import env, state
 from stratagem._core.cluster import Cluster
 from stratagem._core.enums import Reduction
 from stratagem._core.options import CommunicationOptions
+from stratagem.engines._handing_out import Said
 from stratagem.engines._stop import Alone, StopAgreement
 from stratagem.engines.base import Capabilities, Engine, Tensor
 from stratagem.engines.torch import _autograd, _connection, _devices, _memory
@@ -196,6 +197,12 @@ class TorchEngine(Engine):
             return value
         with self._transport.from_source(source, value, [], what) as (taken, _):
             return taken
+
+    def _hand_out(
+        self, pickled: Iterator[tuple[Said, bytes]] | None, source: int, what: str, depth: int
+    ) -> Iterator[Said]:
+        said = self._transport.hand_out(pickled, source, what, depth) if depth else None
+        return super()._hand_out(pickled, source, what, depth) if said is None else said
 
     def broadcast(self, values: Sequence[Sequence[Tensor]], source: int = 0) -> tuple[tuple[Tensor, ...], ...]:
         return (tuple(self._transport.broadcast(values[0], source)),)

@@ -7,10 +7,12 @@ When the last process ends, however it ends, the memory is gone.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import platform
 import sys
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -53,12 +55,13 @@ class Segment:
     Args:
         memory: The mapping; tensors made by `tensor` keep it alive.
         handle: How others open it.
-        owned_fd: The descriptor to close with the segment, if this process made it.
+        fd: The descriptor to close with the segment, of one that this process made or that grows.
     """
 
-    def __init__(self, memory: mmap.mmap, handle: Handle, owned_fd: int | None) -> None:
+    def __init__(self, memory: mmap.mmap, handle: Handle, fd: int | None) -> None:
         self._memory = memory
-        self._owned_fd = owned_fd
+        self._fd = fd
+        self._closing = None if fd is None else weakref.finalize(self, os.close, fd)
         self.handle = handle
 
     @classmethod
@@ -70,13 +73,31 @@ class Segment:
         return cls(mmap.mmap(fd, num_bytes), Handle(os.getpid(), fd, num_bytes), fd)
 
     @classmethod
-    def open(cls, handle: Handle) -> Segment:
-        """The segment that another process made."""
-        fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return cls(mmap.mmap(fd, handle.num_bytes), handle, None)
-        finally:
-            os.close(fd)
+    def open(cls, handle: Handle, *, grows: bool = False) -> Segment:
+        """The segment that another process made; if it grows, to be closed here too."""
+        with contextlib.ExitStack() as closing:
+            fd = os.open(f"/proc/{handle.pid}/fd/{handle.fd}", os.O_RDWR | os.O_CLOEXEC)
+            closing.callback(os.close, fd)
+            memory = mmap.mmap(fd, handle.num_bytes)
+            if grows:
+                closing.pop_all()
+            return cls(memory, handle, fd if grows else None)
+
+    @property
+    def num_bytes(self) -> int:
+        """As this process sees it."""
+        return len(self._memory)
+
+    def grow(self, num_bytes: int) -> None:
+        """Make it longer; what is there stays in place. Only its maker does."""
+        assert self._fd is not None
+        os.ftruncate(self._fd, num_bytes)
+        self.see_growth()
+
+    def see_growth(self) -> None:
+        """Reach what its maker has added since it was opened as one that grows."""
+        assert self._fd is not None
+        self._memory = mmap.mmap(self._fd, 0)  # all of it
 
     def tensor(self, dtype: torch.dtype, offset_bytes: int, numel: int) -> torch.Tensor:
         """A flat tensor of `numel` elements that starts at `offset_bytes`."""
@@ -92,8 +113,11 @@ class Segment:
         """A copy of a part of the segment."""
         return self._memory[offset_bytes : offset_bytes + num_bytes]
 
+    def view(self, offset_bytes: int, num_bytes: int) -> memoryview:
+        """A part of the segment itself."""
+        return memoryview(self._memory)[offset_bytes : offset_bytes + num_bytes]
+
     def close(self) -> None:
         """Give up the descriptor; the memory goes with the last tensor that views it."""
-        if self._owned_fd is not None:
-            os.close(self._owned_fd)
-            self._owned_fd = None
+        if self._closing is not None:
+            self._closing()

@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
+from stratagem.engines._handing_out import Said
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._buckets import BucketLayout, chunk
 from stratagem.engines.torch._header import Header, callers_line, check_agreement
+from stratagem.engines.torch._ring import Ring, written_ahead
 from stratagem.engines.torch._segment import Handle, Segment, aligned
 from stratagem.engines.torch._transport import BucketChannel, Transport, reduce_parts
 
@@ -90,6 +92,23 @@ class SharedMemoryTransport(Transport):
             tensors.append(mailbox.tensor(dtype, at, numel).view(shape))
             at += aligned(numel * dtype.itemsize)
         return tensors
+
+    def hand_out(
+        self, pickled: Iterator[tuple[Said, bytes]] | None, source: int, what: str, depth: int
+    ) -> Iterator[Said]:
+        # One slot more than may wait: the item that this replica has in hand is written too.
+        num_slots = depth + 1
+        ring, handle = Ring.create(self._board, num_slots) if self.rank == source else (None, None)
+        with self.from_source(source, handle, [], f"the place of {what}") as (handle, _):
+            ring = ring or Ring.open(self._board, handle, source, num_slots)
+        self.barrier(f"ready for {what}")
+        said = ring.taken(what) if pickled is None else written_ahead(ring, pickled, what, depth)
+        return self._counted(said)
+
+    def _counted(self, said: Iterator[Said]) -> Iterator[Said]:
+        for one in said:
+            self._taken += 1
+            yield one
 
     def _bucket_channel(self, layout: BucketLayout) -> BucketChannel:
         if self.rank == 0:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from stratagem._core.enums import Reduction
+from stratagem.engines._handing_out import Said
 from stratagem.engines._operands import check_axis, check_reducible
 from stratagem.engines.torch._buckets import BUCKET_BYTES, BucketLayout
 from stratagem.engines.torch._header import Header, callers_line, specs_of
@@ -65,6 +66,7 @@ class Transport(ABC):
         self._store = store
         self._runs = 0
         self._run = 0
+        self._taken = 0
 
     @contextmanager
     def in_run(self) -> Iterator[None]:
@@ -126,6 +128,23 @@ class Transport(ABC):
             pickled, *rest = parts[source]
             yield value if self.rank == source else pickle.loads(pickled.cpu().numpy().tobytes()), rest
 
+    def hand_out(
+        self, pickled: Iterator[tuple[Said, bytes]] | None, source: int, what: str, depth: int
+    ) -> Iterator[Said] | None:
+        """What is said by replica `source`, in all replicas; a collective, after which none is needed for each item.
+
+        Args:
+            pickled: In replica `source`, where it is read in a thread; None elsewhere.
+            source: A replica.
+            what: Names an item in errors.
+            depth: The most items that wait.
+
+        Returns:
+            None where a collective for each item is as good as any other way.
+        """
+        del pickled, source, what, depth
+        return None
+
     def barrier(self, name: str) -> None:
         """Return once every replica has come here."""
         with self._swap(self._header(f"barrier({name!r})", []), []):
@@ -147,7 +166,7 @@ class Transport(ABC):
         return self._bucket_channel(layout)
 
     def _header(self, operation: str, tensors: Sequence[torch.Tensor], **options: Any) -> Header:
-        return Header(operation, specs_of(tensors), callers_line(), run=self._run, **options)
+        return Header(operation, specs_of(tensors), callers_line(), run=self._run, taken=self._taken, **options)
 
     @abstractmethod
     def _all_reduce(self, header: Header, reduction: Reduction, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

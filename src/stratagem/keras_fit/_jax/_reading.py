@@ -19,7 +19,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from stratagem.engines._random_state import put_random_states, random_states
 from stratagem.engines.jax import JaxEngine
-from stratagem.errors import JobMismatchError, ReplicaFailedError
+from stratagem.errors import JobMismatchError
 from stratagem.keras_fit._divided import DividedData
 from stratagem.keras_fit._fingerprint import fingerprint, warn_of_other_data
 from stratagem.keras_fit._jax import _divided
@@ -65,7 +65,10 @@ def _batches_of(engine: JaxEngine, adapter: Any, count: int, begin: Callable[[],
         _same_everywhere[adapter] = _is_same_everywhere(engine, adapter)
     if _same_everywhere[adapter]:
         return batches_after(adapter, count, begin)
-    return _from_chief(engine, batches_after(adapter, count, begin) if engine.rank == _CHIEF else iter(()))
+    read = None
+    if engine.rank == _CHIEF:
+        read = (tree.map_structure(_to_numpy, batch) for batch in batches_after(adapter, count, begin))
+    return engine.hand_out(read, _CHIEF, "the next batch")
 
 
 def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:
@@ -90,28 +93,6 @@ def _is_same_everywhere(engine: JaxEngine, adapter: Any) -> bool:
 def share_random_state(engine: JaxEngine) -> None:
     """Go on with the chief's random states everywhere: orders and initial weights are drawn from them."""
     put_random_states(engine.take_object(random_states(), _CHIEF, "the random state"))
-
-
-def _from_chief(engine: JaxEngine, read: Iterator[Any]) -> Iterator[Any]:
-    while True:
-        word, batch, error = _next(read) if engine.rank == _CHIEF else ("", None, None)
-        word, batch = engine.take_object((word, batch), _CHIEF, "the next batch")
-        if error is not None:
-            raise error
-        if word == "end":
-            return
-        if word != "batch":
-            raise ReplicaFailedError(f"process {_CHIEF} could not read the next batch: {word}")
-        yield batch
-
-
-def _next(read: Iterator[Any]) -> tuple[str, Any, BaseException | None]:
-    try:
-        return "batch", tree.map_structure(_to_numpy, next(read)), None
-    except StopIteration:
-        return "end", None, None
-    except Exception as error:  # noqa: BLE001 - raised again once the other processes know
-        return f"{type(error).__name__}: {error}", None, error
 
 
 def _to_numpy(part: Any) -> Any:
