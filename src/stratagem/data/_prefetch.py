@@ -36,11 +36,15 @@ class Ahead(Iterator[Any]):
 
     def __init__(self, items: Iterator[Any], depth: int, look: Callable[[], None] = _nothing) -> None:
         self._look = look
-        self._waiting: queue.Queue[Any] = queue.Queue(maxsize=depth)
+        # Two queues of C, and not one with a limit, which is of Python and takes several times as long.
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(depth):
+            self._room.put(None)
         self._stop = threading.Event()
         self._ended = False
         self._thread = threading.Thread(
-            target=_read, args=(items, self._waiting, self._stop), name="stratagem-prefetch", daemon=True
+            target=_read, args=(items, self._waiting, self._room, self._stop), name="stratagem-prefetch", daemon=True
         )
         # The thread holds no reference to this object, so it can be dropped.
         weakref.finalize(self, self._stop.set)
@@ -55,6 +59,7 @@ class Ahead(Iterator[Any]):
                 break
             except queue.Empty:
                 self._look()
+        self._room.put(None)
         if error is not None:
             self._ended = True
             raise error
@@ -69,7 +74,9 @@ class Ahead(Iterator[Any]):
         self._thread.join()
 
 
-def _read(items: Iterator[Any], waiting: queue.Queue[Any], stop: threading.Event) -> None:
+def _read(
+    items: Iterator[Any], waiting: queue.SimpleQueue[Any], room: queue.SimpleQueue[None], stop: threading.Event
+) -> None:
     while not stop.is_set():
         try:
             said: tuple[Any, BaseException | None] = (next(items, _END), None)
@@ -77,9 +84,10 @@ def _read(items: Iterator[Any], waiting: queue.Queue[Any], stop: threading.Event
             said = (None, error)
         while not stop.is_set():
             try:
-                waiting.put(said, timeout=_LOOK_SECONDS)
+                room.get(timeout=_LOOK_SECONDS)
                 break
-            except queue.Full:
+            except queue.Empty:
                 continue
+        waiting.put(said)
         if said[0] is _END or said[1] is not None:
             return
