@@ -115,15 +115,19 @@ def pop(strategy: CurrentStrategy) -> None:
     _stack.entries.pop()
 
 
-@contextlib.contextmanager
-def entered(context: Context) -> Generator[None]:
+class entered:
     """Make `context` the current one inside the block."""
-    depth = len(_stack.entries)
-    _stack.entries.append(context)
-    try:
-        yield
-    finally:
-        del _stack.entries[depth:]
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth = len(_stack.entries)
+        _stack.entries.append(self._context)
+
+    def __exit__(self, *_failure: object) -> None:
+        del _stack.entries[self._depth :]
 
 
 @contextlib.contextmanager

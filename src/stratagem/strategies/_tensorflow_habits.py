@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 from stratagem.errors import ContextError
 
@@ -17,10 +17,10 @@ _INSTEAD = (
     "loss, gradients = stratagem.value_and_grad(loss_fn, model.trainable_variables)(x, y), instead of tf.reduce_mean "
     "and its like keras.ops.mean, instead of @tf.function @stratagem.function"
 )
+_UNEXPLAINED = contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def explained(call: str) -> Iterator[None]:
+def explained(call: str) -> contextlib.AbstractContextManager[None]:
     """Give an error that TensorFlow raised in the block a note with the way out.
 
     Raises:
@@ -28,9 +28,11 @@ def explained(call: str) -> Iterator[None]:
     """
     # Whoever has not imported it pays nothing.
     tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None:
-        yield
-        return
+    return _UNEXPLAINED if tensorflow is None else _explained(tensorflow, call)
+
+
+@contextlib.contextmanager
+def _explained(tensorflow: ModuleType, call: str) -> Iterator[None]:
     if tensorflow.inside_function():
         raise ContextError(
             f"{call} was called inside a tf.function, which knows no tensors but TensorFlow's",

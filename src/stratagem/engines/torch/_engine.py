@@ -166,11 +166,14 @@ class TorchEngine(Engine):
     def run_on_replicas(
         self, fn: Callable[..., T], args: Sequence[tuple[Any, ...]], kwargs: Sequence[dict[str, Any]]
     ) -> tuple[T, ...]:
-        with self._transport.in_run():
+        outer = self._transport.begin_run()
+        try:
             if self._modules is None or self._run_random_state is None:
                 return (fn(*args[0], **kwargs[0]),)
             with self._modules.in_run((args[0], kwargs[0])), self._run_random_state:
                 return (fn(*args[0], **kwargs[0]),)
+        finally:
+            self._transport.end_run(outer)
 
     def compiled(self, fn: Callable[..., Any], jit_compile: bool | None) -> Callable[..., Any]:
         return torch.compile(fn) if jit_compile else fn

@@ -29,6 +29,7 @@ __all__ = ["Modules"]
 
 _logger = logging.getLogger(__name__)
 _CHIEF = 0
+_NOTHING_AROUND = contextlib.nullcontext()
 
 
 class Modules:
@@ -46,7 +47,7 @@ class Modules:
         self._edits = 0
         self._roots: dict[int, ModuleRoot] = {}
         self._seen: tuple[int, int] | None = None
-        self._have_buffers = self._in_run = False
+        self._have_buffers = False
         self._reduced_numbers = 0
         self._warned: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         hooks: tuple[Callable[[Any], Any], ...] = (
@@ -70,26 +71,28 @@ class Modules:
             root.close()
         self._roots.clear()
 
-    @contextlib.contextmanager
-    def in_run(self, args: Any) -> Iterator[None]:
+    def in_run(self, args: Any) -> contextlib.AbstractContextManager[None]:
         """Around a call of `strategy.run` with these arguments.
 
         Raises:
             ArgumentError: a module got the shapes of its parameters inside.
             StructureMismatchError: the processes have made different modules.
         """
+        self._reduced_numbers = 0
         roots = self._up_to_date()
+        return self._around(roots, args) if self._roots else _NOTHING_AROUND
+
+    @contextlib.contextmanager
+    def _around(self, roots: Sequence[ModuleRoot], args: Any) -> Iterator[None]:
         waiting = [root for root in self._roots.values() if root.without_shape]
         for root in roots:
             root.begin()
         before = BuffersBefore([buffer for root in roots for buffer in root.buffers])
-        self._in_run, self._reduced_numbers = True, 0
         failed = True
         try:
             yield
             failed = False
         finally:
-            self._in_run = False
             for root in roots:
                 root.end(failed=failed)
         for root in waiting:
@@ -99,7 +102,7 @@ class Modules:
 
     def note_all_reduce(self, tensors: Sequence[torch.Tensor]) -> None:
         """The function that runs sums `tensors` over replicas itself."""
-        if self._in_run:
+        if self._transport.is_in_run:
             self._reduced_numbers += sum(tensor.numel() for tensor in tensors if tensor.is_floating_point())
 
     def refuse_summed(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -108,7 +111,7 @@ class Modules:
         Raises:
             ArgumentError: `backward()` has summed one of them.
         """
-        if not self._in_run:
+        if not self._transport.is_in_run:
             return
         for root in self._roots.values():
             if (name := root.name_of_summed(gradients)) is not None:
@@ -159,7 +162,7 @@ class Modules:
 
     def _check_summed(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         del args, kwargs
-        if not self._in_run or optimizer in self._warned:
+        if not self._transport.is_in_run or optimizer in self._warned:
             return
         summed = {id(parameter) for root in self._roots.values() for parameter in root.parameters}
         own = [

@@ -68,16 +68,25 @@ class Transport(ABC):
         self._run = 0
         self._taken = 0
 
-    @contextmanager
-    def in_run(self) -> Iterator[None]:
-        """Around a call of `strategy.run`: collectives inside meet those of the same call on other replicas only."""
+    @property
+    def is_in_run(self) -> bool:
+        """Whether a call of `strategy.run` is under way."""
+        return self._run > 0
+
+    def begin_run(self) -> int:
+        """A call of `strategy.run` begins: collectives meet those of the same call on other replicas only.
+
+        Returns:
+            What `end_run` is to be told.
+        """
         self.before_run()
         self._runs += 1
         outer, self._run = self._run, self._runs
-        try:
-            yield
-        finally:
-            self._run = outer
+        return outer
+
+    def end_run(self, outer: int) -> None:
+        """It has ended."""
+        self._run = outer
 
     def count(self, name: str, add: int) -> int:
         """Add to a counter that all replicas see, and return it. Not a collective: never waits."""
