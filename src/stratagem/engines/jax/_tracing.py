@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from stratagem._core.enums import Reduction
+from stratagem.engines.jax import _weight_gradients
 from stratagem.engines.jax._mesh import AXIS, Replicas
 from stratagem.errors import ArgumentTypeError
 
@@ -59,7 +60,8 @@ def tracing_replica(of: Replicas, rows: int | None = None) -> Iterator[None]:
     previous = _THREAD.replicas, _THREAD.rows
     _THREAD.replicas, _THREAD.rows = of, rows
     try:
-        yield
+        with _weight_gradients.computed_in_order(of):
+            yield
     finally:
         _THREAD.replicas, _THREAD.rows = previous
 

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from stratagem.engines._progress import PROGRESS
 from stratagem.engines.jax._in_flight import InFlight
 from stratagem.engines.jax._mesh import AXIS, Replicas
+from stratagem.engines.jax._weight_gradients import computed_in_order
 from stratagem.keras_fit._jax import _kind, _replica_steps, _trace
 from stratagem.keras_fit._jax._losses import WholeBatchNeeded
 from stratagem.keras_fit._jax._placement import place_batch, place_state
@@ -110,7 +111,7 @@ def replica_step(model: Any, replicas: Replicas, kind: str) -> Any:
     Returns:
         A function of `(state, data)`, to be called or lowered; the state is donated.
     """
-    body = partial(getattr(_replica_steps, kind), model, replicas.size)
+    body = partial(computed_in_order(replicas)(getattr(_replica_steps, kind)), model, replicas.size)
     mapped = jax.shard_map(
         body,
         mesh=replicas.mesh,
