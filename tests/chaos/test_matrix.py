@@ -134,10 +134,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def cases() -> Iterator[Any]:
-    short = {
-        ("torch", "SIGKILL", "other", "step"),
-        ("jax", "SIGKILL", "other", "evaluate"),
-    }
+    short = {("torch", "SIGKILL", "other", "step")}  # jax's restarts are in tests/integration/test_recovery.py too
     for engine in ("torch", "jax"):
         for event in EVENTS:
             for victim in VICTIMS:

@@ -112,7 +112,7 @@ ALL = tuple(WEIGHTS)
     [
         ("torch", 2, {"rows": ALL, "generator": ALL, "function": ALL}),
         ("jax", 1, {"rows": ("class", "sample"), "function": ("sample",)}),
-        ("jax", 2, {"rows": ("sample",), "function": ("class",)}),
+        thorough("jax", 2, {"rows": ("sample",), "function": ("class",)}),
         *(thorough("jax", processes, {"rows": ALL, "generator": ALL, "function": ALL}) for processes in (1, 2)),
     ],
 )

@@ -44,7 +44,7 @@ def plain(name: str, engine: str, replica_pool: Any) -> Any:
     return _plain[name, engine]
 
 
-LONG_ROWS = {("torch", 1), ("torch", 3), ("jax", 4)}
+LONG_ROWS = {("torch", 1), ("torch", 3), ("torch", 4), ("jax", 4)}  # the golden cases have torch's four
 LONG_PROGRAMS = {
     ("every_optimizer", "jax"),  # golden cases have the common optimizers
     ("every_reduction_and_custom_losses", "jax"),
