@@ -38,6 +38,7 @@ def kill_self() -> None:
 
 def freeze_self() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(LONG_SECONDS)  # called in a thread of its own, this runs on until the stop has reached it
 
 
 def fail() -> None:

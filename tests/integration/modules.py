@@ -279,7 +279,7 @@ def train_with_keras_layers(replicas: int) -> dict[str, Any]:
 
         def __init__(self) -> None:
             super().__init__()
-            self.first = keras.layers.Dense(5, "tanh")
+            self.first = keras.layers.Dense(5, "tanh", name="first")  # else by what the process made before
             self.first.build((None, 6))
             self.last = torch.nn.Linear(5, 1)
 
