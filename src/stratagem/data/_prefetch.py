@@ -29,19 +29,26 @@ class Ahead(Iterator[Any]):
         items: Read in the thread alone.
         depth: The most that wait.
         look: Called about ten times a second by whoever waits for an item; may raise, when waiting has become hopeless.
+        stop: Is set when this object is dropped or closed, for items that may have to wait themselves.
 
     >>> list(Ahead(iter([1, 2, 3]), depth=2))
     [1, 2, 3]
     """
 
-    def __init__(self, items: Iterator[Any], depth: int, look: Callable[[], None] = _nothing) -> None:
+    def __init__(
+        self,
+        items: Iterator[Any],
+        depth: int,
+        look: Callable[[], None] = _nothing,
+        stop: threading.Event | None = None,
+    ) -> None:
         self._look = look
         # Two queues of C, and not one with a limit, which is of Python and takes several times as long.
         self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(depth):
             self._room.put(None)
-        self._stop = threading.Event()
+        self._stop = stop or threading.Event()
         self._ended = False
         self._thread = threading.Thread(
             target=_read, args=(items, self._waiting, self._room, self._stop), name="stratagem-prefetch", daemon=True

@@ -11,15 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from stratagem.data._prefetch import Ahead
-
-WAIT_SECONDS = 5.0
-
-
-def until(true: object, what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
+from tests.waiting import until
 
 
 def test_no_more_than_its_depth_is_read_before_it_is_asked_for() -> None:

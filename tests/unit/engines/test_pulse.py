@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import socket
@@ -20,11 +21,13 @@ from stratagem.engines._folder_store import FolderStore
 from stratagem.engines._progress import PROGRESS
 from stratagem.engines._pulse import Pulse, StoreGoneError
 from stratagem.errors import ReplicaFailedError, WorkerLostError
+from tests import waiting
 
 pytestmark = pytest.mark.timeout(60)
 
 NAMES = ("/worker:0 (a:1)", "/worker:1 (b:2)", "/worker:2 (c:3)")
 WAIT_SECONDS = 15.0
+until = functools.partial(waiting.until, within_seconds=WAIT_SECONDS)
 Make = Callable[..., Pulse]
 
 
@@ -50,13 +53,6 @@ def begin(tmp_path: Path) -> Iterator[Make]:
     yield make
     for pulse in begun:
         pulse.close()
-
-
-def until(ready: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not ready():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.005)
 
 
 class Gate:

@@ -17,6 +17,7 @@ from stratagem.engines._handing_out import Said, items_of, said_of
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._ring import Ring, written_ahead
 from stratagem.errors import CollectiveMismatchError, CollectiveTimeoutError
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -65,13 +66,6 @@ def open_rings() -> int:
             return ""
 
     return sum("stratagem-ring" in leads_to(fd) for fd in os.listdir("/proc/self/fd"))
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 5.0
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 def test_objects_of_any_size_come_in_order_and_each_slot_grows_to_its_largest(pair: Callable[..., Pair]) -> None:

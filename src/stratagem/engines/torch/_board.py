@@ -10,9 +10,6 @@ import os
 import pickle
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-import torch
 
 from stratagem.engines import _lost
 from stratagem.engines._progress import PROGRESS
@@ -21,9 +18,6 @@ from stratagem.engines.torch._header import Header
 from stratagem.engines.torch._segment import Handle, Segment, aligned
 from stratagem.engines.torch._waiting import wait_until
 from stratagem.errors import ArgumentError, StratagemError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Large enough for some 40,000 tensors; what nobody writes to takes no memory.
 _HEADER_BYTES = 1024 * 1024
@@ -52,7 +46,7 @@ class Board:
         self.timeout_seconds = timeout_seconds
         self._pulse = pulse
         self._names = [f"replica {rank}" for rank in range(world_size)] if pulse is None else pulse.names
-        self._flags = _flags(segment, world_size)
+        self._flags = segment.numbers(0, world_size, _COLUMNS)
         self._headers_at = aligned(world_size * _COLUMNS * 8)
         self._number = 0
         self._left_since: dict[int, float] = {}
@@ -82,7 +76,7 @@ class Board:
             segment = Segment.open(handle)
         except (OSError, ValueError):  # no such process or file here, or a smaller one
             return None
-        if _flags(segment, world_size)[0, _MARK] != mark:
+        if segment.numbers(0, world_size, _COLUMNS)[0, _MARK] != mark:
             return None
         return cls(segment, rank, world_size, timeout_seconds, pulse)
 
@@ -206,7 +200,3 @@ class Board:
         if self._flags[rank, _NOTED]:
             return f"waiting in {self._read(rank, _NOTE_SLOT).decode()}, {'past' if done >= posted else 'in'} {number}"
         return f"{'past' if done >= posted else 'in'} {self._header(rank, posted)}, {number}"
-
-
-def _flags(segment: Segment, world_size: int) -> np.ndarray:
-    return segment.tensor(torch.int64, 0, world_size * _COLUMNS).view(world_size, _COLUMNS).numpy()

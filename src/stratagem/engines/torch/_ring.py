@@ -6,28 +6,22 @@ So whoever wants the next object needs no other replica for it, where the one th
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
-import torch
+from collections.abc import Iterator
+from typing import Any
 
 from stratagem.data._prefetch import Ahead
 from stratagem.engines._handing_out import Said
 from stratagem.engines.torch._board import Board
 from stratagem.engines.torch._header import callers_line
 from stratagem.engines.torch._segment import Handle, Segment, aligned
-
-if TYPE_CHECKING:
-    import numpy as np
+from stratagem.engines.torch._waiting import nap
 
 _FIRST_SLOT_BYTES = 64 * 1024
 _AT, _NUM_BYTES, _CAPACITY = range(3)  # columns of a slot's row
-_SHORTEST_NAP_SECONDS = 20e-6
-_LONGEST_NAP_SECONDS = 1e-3
 
 
 class Ring:
@@ -38,7 +32,7 @@ class Ring:
 
     Args:
         board: Of the job.
-        segment: Of `num_bytes` at least, filled with zeros at first.
+        segment: As `create` makes it.
         source: The replica that writes.
         num_slots: The most that are written before the slowest replica has taken them.
     """
@@ -49,8 +43,8 @@ class Ring:
         self._source = source
         self._num_slots = num_slots
         self._others = [rank for rank in range(board.world_size) if rank != source]
-        self._counts = _numbers(segment, 0, board.world_size)  # the source's is what it has written
-        self._rows = _numbers(segment, _rows_at(board.world_size), 3 * num_slots).reshape(num_slots, 3)
+        self._counts = segment.numbers(0, board.world_size)  # the source's is what it has written
+        self._rows = segment.numbers(_rows_at(board.world_size), num_slots, 3)
 
     @classmethod
     def create(cls, board: Board, num_slots: int) -> tuple[Ring, Handle]:
@@ -129,22 +123,16 @@ def written_ahead(ring: Ring, pickled: Iterator[tuple[Said, bytes]], what: str, 
         what: Names an item in errors.
         depth: The most items that wait.
     """
-    stop = threading.Event()
-
-    def look() -> None:
-        if not ring.has_room:
-            ring.wait_for_room(what)
-
-    said = Ahead(_written(ring, pickled, stop), depth, look)
-    # The thread may be waiting for room when this is dropped.
-    weakref.finalize(said, stop.set)
-    return said
+    stop = threading.Event()  # the thread may be waiting for room when this is dropped
+    return Ahead(_written(ring, pickled, stop), depth, functools.partial(ring.wait_for_room, what), stop)
 
 
 def _written(ring: Ring, pickled: Iterator[tuple[Said, bytes]], stop: threading.Event) -> Iterator[Said]:
     try:
         for said, data in pickled:
-            _nap_until(lambda: ring.has_room or stop.is_set())
+            begun = time.monotonic()
+            while not ring.has_room and not stop.is_set():
+                nap(time.monotonic() - begun)
             if stop.is_set():
                 return
             ring.write(data)
@@ -155,20 +143,9 @@ def _written(ring: Ring, pickled: Iterator[tuple[Said, bytes]], stop: threading.
         ring.close()
 
 
-def _nap_until(ready: Callable[[], bool]) -> None:
-    nap = _SHORTEST_NAP_SECONDS
-    while not ready():
-        time.sleep(nap)
-        nap = min(1.05 * nap, _LONGEST_NAP_SECONDS)
-
-
 def _rows_at(world_size: int) -> int:
     return aligned(8 * world_size)
 
 
 def _slots_at(world_size: int, num_slots: int) -> int:
     return _rows_at(world_size) + aligned(8 * 3 * num_slots)
-
-
-def _numbers(segment: Segment, at: int, count: int) -> np.ndarray:
-    return segment.tensor(torch.int64, at, count).numpy()

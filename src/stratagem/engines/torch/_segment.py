@@ -8,14 +8,19 @@ When the last process ends, however it ends, the memory is gone.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import platform
 import sys
 import weakref
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ALIGNMENT_BYTES = 64
 
@@ -104,6 +109,10 @@ class Segment:
         if numel == 0:
             return torch.empty(0, dtype=dtype)
         return torch.frombuffer(self._memory, dtype=dtype, count=numel, offset=offset_bytes)
+
+    def numbers(self, offset_bytes: int, *shape: int) -> np.ndarray:
+        """Counters that start at `offset_bytes`: an array of int64."""
+        return self.tensor(torch.int64, offset_bytes, math.prod(shape)).view(shape).numpy()
 
     def write(self, offset_bytes: int, data: bytes) -> None:
         """Copy `data` into the segment."""

@@ -140,8 +140,8 @@ class _SharedBuckets(BucketChannel):
         world_size = board.world_size
         shape = (world_size, layout.num_buckets)
         at, counters_bytes = 0, aligned(8 * world_size * layout.num_buckets)
-        self._written = _counters(segment, at, shape)
-        self._summed = _counters(segment, at + counters_bytes, shape)
+        self._written = segment.numbers(at, *shape)
+        self._summed = segment.numbers(at + counters_bytes, *shape)
         at += 2 * counters_bytes
         areas: list[list[torch.Tensor]] = []
         for _ in range(world_size + 1):
@@ -202,7 +202,3 @@ class _SharedBuckets(BucketChannel):
         self._board.wait_for(
             ready, what, lambda: [rank for rank in range(len(counters)) if (counters[rank] < step).any()]
         )
-
-
-def _counters(segment: Segment, at: int, shape: tuple[int, int]) -> np.ndarray:
-    return segment.tensor(torch.int64, at, shape[0] * shape[1]).view(shape).numpy()

@@ -37,10 +37,15 @@ def wait_until(
         os.sched_yield()
     start = check = now = time.monotonic()
     while not ready():
-        time.sleep(min(max(_NAPS_PART * (now - start), _SHORTEST_NAP_SECONDS), _LONGEST_NAP_SECONDS))
+        nap(now - start)
         now = time.monotonic()
         if now - check > _CHECK_SECONDS:
             check = now
             on_stall()
         if now - start > timeout_seconds and not ready():
             raise on_timeout(timeout_seconds)
+
+
+def nap(waited_seconds: float) -> None:
+    """Sleep between two looks at something that has been waited for so long."""
+    time.sleep(min(max(_NAPS_PART * waited_seconds, _SHORTEST_NAP_SECONDS), _LONGEST_NAP_SECONDS))
