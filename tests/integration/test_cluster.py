@@ -202,13 +202,28 @@ def test_a_worker_that_waits_says_for_whom(tmp_path: Path) -> None:
     assert "/worker:1 waits for /worker:0 at localhost:0, for 2 seconds more" in err
 
 
-def test_torchrun_starts_workers_too(tmp_path: Path) -> None:
+def test_torchrun_starts_workers_too_and_those_of_one_host_share_memory(tmp_path: Path) -> None:
     torchrun = Path(sys.executable).with_name("torchrun")
-    argv = [str(torchrun), "--nproc-per-node", "2", "--master-port", str(_free_port()), script(tmp_path, CLUSTER)]
+    name = script(tmp_path, CLUSTER + TRANSPORT)
+    argv = [str(torchrun), "--nproc-per-node", "2", "--master-port", str(_free_port()), name]
     with started(argv, tmp_path, variables("torch")) as program:
         code, out, err = program.finish(SECONDS)
     assert code == 0, err
     assert_that_of_one_device(results(out), 2, tmp_path, "torch")
+    assert out.count("TRANSPORT SharedMemoryTransport") == 2
+
+
+@pytest.mark.parametrize("engine", ["torch", thorough("jax")])
+def test_mpirun_starts_workers_too(tmp_path: Path, engine: str) -> None:
+    mpirun = Path(sys.executable).with_name("mpirun")
+    if not mpirun.exists():
+        pytest.skip("Open MPI is not installed")
+    argv = [str(mpirun), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, script(tmp_path, CLUSTER)]
+    with started(argv, tmp_path, variables(engine)) as program:
+        code, out, err = program.finish(SECONDS)
+        program.leaves_nothing(within_seconds=5.0)
+    assert code == 0, err
+    assert_that_of_one_device(results(out), 2, tmp_path, engine)
 
 
 def _free_port() -> int:

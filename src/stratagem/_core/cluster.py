@@ -79,8 +79,9 @@ class Cluster:
 
     @property
     def on_one_host(self) -> bool:
-        """Whether all tasks have addresses of the same host."""
-        return len({self._split(address)[0] for _, address in self.tasks}) == 1
+        """Whether all tasks have addresses of the same host, or their launcher says that all are here."""
+        addresses = {address for _, address in self.tasks}
+        return len({self._split(address)[0] for address in addresses}) == 1 or len(addresses) == self.num_local_tasks
 
     def name(self, rank: int) -> str:
         """A task's name, for people."""

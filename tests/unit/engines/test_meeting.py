@@ -148,6 +148,24 @@ def test_tasks_of_one_host_divide_its_devices(present: tuple[str, ...], tasks: i
     assert Cluster(tasks=both, rank=1, local_task=1, num_local_tasks=tasks).devices_of_task(present) == expected
 
 
+@pytest.mark.parametrize(
+    ("addresses", "num_local_tasks", "expected"),
+    [
+        (("a:1", "a:2"), 1, True),
+        (("a:1", "b:2"), 1, False),
+        (("a:1", "task-1"), 2, True),  # by torchrun, which tells the address of the first task alone
+        (("a:1", "task-1", "task-2"), 2, False),
+    ],
+)
+def test_tasks_are_on_one_host_by_their_addresses_or_their_launchers_word(
+    addresses: tuple[str, ...], num_local_tasks: int, expected: bool
+) -> None:
+    tasks = tuple((f"worker:{index}", address) for index, address in enumerate(addresses))
+    cluster = Cluster(tasks=tasks, rank=0, num_local_tasks=num_local_tasks)
+    assert cluster.on_one_host is expected
+    assert cluster.of_processes(2, 1).on_one_host is expected
+
+
 def test_more_tasks_than_gpus_on_a_host_are_refused() -> None:
     one = Cluster(tasks=(("worker:0", "a:1"), ("worker:1", "a:2")), rank=1, local_task=1, num_local_tasks=2)
     with pytest.raises(DeviceError, match="2 tasks share this host, which has 1 devices: GPU:0"):
