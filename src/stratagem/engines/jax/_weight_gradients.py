@@ -2,7 +2,8 @@
 """The gradient of a weight that a matrix product multiplies by, computed in the order in which the weight lies.
 
 jax computes it crosswise and then turns it round. On a CPU that is a copy of every weight's gradient in every step,
-which XLA can't leave out where the gradient is summed over replicas before anything reads it.
+which XLA can't leave out where the gradient is summed over replicas before anything reads it. But the product's first
+factor is turned round as well: of the result's gradient for jax's order, of the layer's input for ours.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _install() -> None:
 def _gradient(jaxs: Callable[..., Any], of_result: Any, x: Any, weight: Any, **options: Any) -> Any:
     (in_x, in_weight), (batch, _) = options["dimension_numbers"]
     leads = list(in_weight) == list(range(len(in_weight)))  # what is summed over are the weight's first axes, in order
-    if not _THREAD.in_order or batch or not leads or list(in_x) != sorted(in_x):
+    turned_by_jax = of_result.size + weight.aval.size
+    if not _THREAD.in_order or batch or not leads or list(in_x) != sorted(in_x) or x.size > turned_by_jax:
         return jaxs(of_result, x, weight, **options)
     rows = tuple(axis for axis in range(x.ndim) if axis not in in_x)
     gradient = lax.dot_general(
